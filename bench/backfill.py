@@ -49,7 +49,7 @@ from services import running_services, topic_name
 
 if TYPE_CHECKING:
     from waybill.config.models import Config
-    from waybill.tables.backfill import Choice
+    from waybill.tables.backfill import RangeChoice
 
 NAMES = ("partition", "backfill-all", "backfill-all-diff", "backfill-range")
 _STREAM = "backfill"
@@ -106,15 +106,15 @@ def _backfill(name: str, config: Config, file: Path, report: Path, messages: int
     return Sample(found["rows"], figures.size_bytes, {}, *cost)
 
 
-def _choice(name: str, messages: int) -> Choice:
-    from waybill.tables.backfill import Choice
+def _choice(name: str, messages: int) -> RangeChoice:
+    from waybill.tables.backfill import RangeChoice
 
     if name != "backfill-range":
-        return Choice.parse(everything=True)
+        return RangeChoice.parse(everything=True)
     each = messages // PARTITIONS
     first, count = each // 2, each // 100
     topic = topic_name(_STREAM)
-    return Choice.parse(offsets=[f"{topic}/{number}@{first}-{first + count - 1}" for number in range(PARTITIONS)])
+    return RangeChoice.parse(offsets=[f"{topic}/{number}@{first}-{first + count - 1}" for number in range(PARTITIONS)])
 
 
 def _submit(script: str, file: Path, report: Path, *options: str) -> CommandCost:

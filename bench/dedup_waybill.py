@@ -135,7 +135,8 @@ class Waybill:
 
     def _write_runs(self, pool: ThreadPoolExecutor, first: int, keys: Keys) -> list[SortedRun]:
         """Write one run for each bucket; `first` is the number in the window of the first of these keys."""
-        from waybill.tables.dedup.index.sorted_runs import IndexEntries, tail_of, write_run
+        from waybill.tables.dedup.index.run_file import IndexEntries, tail_of
+        from waybill.tables.dedup.index.sorted_runs import write_run
 
         order = np.argsort(keys.hi)
         numbers = first + order

@@ -27,7 +27,7 @@ def measure(arguments: argparse.Namespace) -> list[object]:
 
     from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
     from waybill.config.names import TopicPartition
-    from waybill.tables.maintenance.run import run_maintenance
+    from waybill.tables.maintenance.maintenance_run import run_maintenance
     from waybill.tables.spark.catalog import spark_catalog
     from waybill.tables.spark.iceberg import SparkProcedures, attach_catalog
     from waybill.tables.spark.session import spark_session

@@ -161,7 +161,7 @@ def waybill_parser(name: str, variant: str, arguments: argparse.Namespace) -> Wo
 
     from waybill.config.models import Column, ParserConfig
     from waybill.parsers import build_parser
-    from waybill.records.batches.decode import MESSAGE_SCHEMA
+    from waybill.records.batches.message_rows import MESSAGE_SCHEMA
 
     config, encode = PARSERS[name]
     rows = [

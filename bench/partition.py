@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from waybill.config.models import Config
     from waybill.records.batches.framing import Frame
     from waybill.services.store import Store
-    from waybill.tables.partition.plan import Task
-    from waybill.tables.partition.run import Execute
+    from waybill.tables.partition.execute import Execute
+    from waybill.tables.partition.partition_plan import Task
     from waybill.tables.partition.tasks import Job, TaskResult
 
 PARTITIONS = 4
@@ -323,7 +323,7 @@ def whole_task(name: str, settings: dict[str, object], one_core: bool, *_: objec
 
 def partition_here(stream: Config, name: str, samples: list[Sample]) -> str:
     """Run driver and tasks in this process; append the cost of the tasks, and return the prefix of the files."""
-    from waybill.tables.partition.run import run_partition
+    from waybill.tables.partition.partition_run import run_partition
     from waybill.tables.partition.tasks import run_task
 
     def execute(job: Job, tasks: Sequence[Task]) -> Iterable[TaskResult]:

@@ -95,13 +95,13 @@ def reading(partitions: str, arguments: argparse.Namespace) -> Work:
     """`partitions`: `all`, `one`, or `one, indexed`."""
     from waybill.config.names import TopicPartition
     from waybill.replay.requests.archived import read_archived
-    from waybill.replay.requests.matching import Wanted
+    from waybill.replay.requests.matching import WantedMessages
     from waybill.replay.requests.ranges import partition_of
 
     own = partition_of(KEY, arguments.partitions)
     numbers = range(arguments.partitions) if partitions == "all" else [own]
     end = messages_of_partition(arguments)
-    wanted = Wanted([KEY], _START_MS, _START_MS + _HOURS * _HOUR_MS)
+    wanted = WantedMessages([KEY], _START_MS, _START_MS + _HOURS * _HOUR_MS)
 
     def work() -> Sample:
         found = 0

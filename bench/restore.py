@@ -56,13 +56,13 @@ def new_target(codec: str, partitions: int) -> str:
 
 
 def waybill(codec: str, arguments: argparse.Namespace) -> Work:
-    from waybill.archive.restore import Request, begin_restore, run_restore
+    from waybill.archive.restore import RestoreRequest, begin_restore, run_restore
 
     config = config_of(codec)
     plans = [
         begin_restore(
             config,
-            Request.parse("bench", _CONNECTION, to_topic=new_target(codec, arguments.partitions)),
+            RestoreRequest.parse("bench", _CONNECTION, to_topic=new_target(codec, arguments.partitions)),
             by="bench",
             reason="bench",
         )

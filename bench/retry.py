@@ -79,7 +79,7 @@ def partition(config: Path) -> dict[str, Any]:
     from partition_scenes import in_this_process
 
     from waybill.config.models import Config
-    from waybill.tables.partition.run import run_partition
+    from waybill.tables.partition.partition_run import run_partition
 
     report = run_partition(Config.model_validate_json(config.read_text()), "flights", in_this_process)
     return {"moved": report.rows, "stayed": report.quarantined, "messages": report.rows + report.quarantined}

@@ -37,10 +37,10 @@ from waybill.watch.promises.status import (
     PromiseStatus,
     RunStatus,
     ServiceStatus,
-    Status,
     StreamStatus,
     TopicPartitionStatus,
     TrendPoint,
+    WatchStatus,
 )
 
 POLL_SECONDS = 5.0
@@ -49,10 +49,10 @@ OF_TEN_USERS = (*["streams"] * 6, "streams/stream-000", "streams/stream-001", "i
 LANE_MESSAGES = 400_000
 
 
-def status_of(streams: int, partitions: int) -> Status:
+def status_of(streams: int, partitions: int) -> WatchStatus:
     """Return a status document of that size, with all promises of each stream and two hours of trends."""
     now_ms = int(time.time() * 1000)
-    return Status(
+    return WatchStatus(
         now_ms,
         1.0,
         services=(ServiceStatus("Kafka", Verdict.KEPT, "it answers", "", now_ms),),
@@ -118,14 +118,14 @@ def serve(port: int, content: bytes) -> None:
 
     from waybill.config.models import load_valid_streams
     from waybill.interfaces.web.actions import Actions
-    from waybill.interfaces.web.app import Caller, Site, create_app
+    from waybill.interfaces.web.app import PageCaller, Site, create_app
     from waybill.interfaces.web.frame import Role, Viewer
     from waybill.interfaces.web.operations import OPERATIONS
     from waybill.interfaces.web.reading import StatusReader
     from waybill.services.store import Store
 
-    def authenticate() -> Caller:
-        return Caller(Viewer("ada", Role.OPERATOR), _no_trigger, lambda *_: "")
+    def authenticate() -> PageCaller:
+        return PageCaller(Viewer("ada", Role.OPERATOR), _no_trigger, lambda *_: "")
 
     actions = Actions(load_valid_streams, lambda config: Store.of(config.storage), OPERATIONS)
     app = create_app(
@@ -184,9 +184,9 @@ def main() -> None:
         print(f"one stream with {all_of_them:,} topic-partitions:")
         _measure_pages(port, ("/fragments/streams/stream-000", "/fragments/streams/stream-000?tp=stream-000/77"))
     content = status_of(options.streams, options.partitions).content()
-    Status.parse(content, "status")
+    WatchStatus.parse(content, "status")
     began = time.monotonic()
-    Status.parse(content, "status")
+    WatchStatus.parse(content, "status")
     print(f"{options.streams} streams with {options.partitions} topic-partitions each:")
     print(f"status document: {len(content) / 1e6:.2f} MB, parsed in {(time.monotonic() - began) * 1000:.0f} ms")
     with serving(content) as (port, pid):

@@ -54,7 +54,7 @@ def make_stream(config: Config, name: str, messages: int, objects: int) -> None:
     from waybill.services.store import Store
     from waybill.tables.dedup.execute import InThisProcess
     from waybill.tables.dedup.sweep import run_sweep
-    from waybill.tables.partition.run import run_partition
+    from waybill.tables.partition.partition_run import run_partition
     from waybill.tables.partition.tasks import run_task
 
     topic = topic_name(name)

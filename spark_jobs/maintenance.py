@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.config.models import Config
 from waybill.config.names import Stage
-from waybill.tables.maintenance.run import run_maintenance
+from waybill.tables.maintenance.maintenance_run import run_maintenance
 from waybill.tables.spark.catalog import spark_catalog
 from waybill.tables.spark.group_job import Application, check_options, run_application
 from waybill.tables.spark.iceberg import SparkProcedures, attach_catalog

@@ -17,8 +17,8 @@ import waybill.tables.spark.quick_imports  # noqa: F401  (pauses garbage collect
 from waybill.base.errors import HoursBlocked
 from waybill.config.models import Config
 from waybill.config.names import Stage
-from waybill.tables.partition.report import Report
-from waybill.tables.partition.run import run_to_the_end
+from waybill.tables.partition.partition_report import PartitionReport
+from waybill.tables.partition.partition_run import run_to_the_end
 from waybill.tables.spark import daemon
 from waybill.tables.spark.execute import spark_execute
 from waybill.tables.spark.group_job import Application, check_options, run_application
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def partition(application: Application, work: StreamWork, *, alerts: bool) -> None:
     """Run partition runs until all messages of a stream are partitioned. `alerts`: raise those of published runs."""
-    report: Report | None = None
+    report: PartitionReport | None = None
     execute = spark_execute(application.context)
     for report in run_to_the_end(
         application.config,

@@ -23,8 +23,6 @@ from waybill.base.errors import StackError, WaybillError
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["main"]
-
 app = typer.Typer(
     help="The local stack: Kafka, ZooKeeper, S3 and Airflow as ordinary processes.",
     no_args_is_help=True,

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-__all__ = ["MIGRATION_SERVER", "USER", "Airflow", "AirflowClient", "DagRun", "RunState", "TaskInstance"]
-
 USER = "admin"
 MIGRATION_SERVER = "airflow-db"
 _COMPONENTS = ("scheduler", "dag-processor", "api-server", "triggerer")

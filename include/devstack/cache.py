@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["cache_dir", "cached"]
-
 
 def cache_dir() -> Path:
     """Return the directory of the cache, and create it if it does not exist."""

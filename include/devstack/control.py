@@ -19,8 +19,6 @@ from waybill.base.errors import StackError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["GuardianHandle", "GuardianStatus"]
-
 # The guardian answers a stop request when the server has ended, which takes its grace time and a little more.
 _ANSWER_SECONDS = 60.0
 

@@ -30,8 +30,6 @@ from devstack.stack import Stack
 from devstack.state import state_dir
 from waybill.base.errors import StackError
 
-__all__ = ["Demo", "main"]
-
 STREAM = "flights"
 TOPIC = "flights"
 INGEST_DAG, PARTITION_DAG, DEDUP_DAG = "ingest", "partition", "dedup"

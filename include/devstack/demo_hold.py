@@ -21,8 +21,6 @@ from devstack.produce import create_topic, produce
 from devstack.stack import Stack
 from waybill.base.errors import StackError
 
-__all__ = ["RenamedField"]
-
 _STREAM = "bookings"
 _MESSAGES = 2_000
 _FIRST_MS = 1_700_000_000_000
@@ -49,7 +47,7 @@ streams:
 _INGEST = """\
 from waybill.config.models import load_config
 from waybill.archive.ingest.lane import run_lane
-from waybill.archive.ingest.plan import plan_run
+from waybill.archive.ingest.lane_plan import plan_run
 config = load_config()
 for lane in plan_run(config, None, ["bookings"], with_stopped=True).lanes:
     run_lane(config, lane)

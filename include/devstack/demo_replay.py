@@ -36,8 +36,6 @@ from devstack.produce import create_topic, produce
 from devstack.stack import Stack
 from waybill.base.errors import StackError
 
-__all__ = ["main"]
-
 TOPIC = "flights"
 HOUR = datetime(2013, 7, 1, 21, tzinfo=UTC)
 """17:00 to 18:00 in New York."""

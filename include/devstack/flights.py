@@ -20,8 +20,6 @@ import orjson
 import pyarrow as pa
 from pyarrow import csv
 
-__all__ = ["FLIGHTS", "FlightEvent", "flight_events", "tombstones", "unparsable_events", "with_retries"]
-
 FLIGHTS = 336_776
 """The number of flights."""
 

@@ -48,8 +48,6 @@ from devstack.servers import LOCK_FILE, LOG_FILE, SOCKET_FILE, ServerSpec, Serve
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Guardian", "main"]
-
 _DEFAULT_GRACE_SECONDS = 5.0
 
 

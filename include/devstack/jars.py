@@ -24,18 +24,6 @@ if TYPE_CHECKING:
 
     from devstack.preflight import Java
 
-__all__ = [
-    "DIGESTS",
-    "ICEBERG",
-    "KAFKA",
-    "TEST_DIGESTS",
-    "JarSet",
-    "check_digests",
-    "pyspark_jars",
-    "resolve",
-    "write_log4j_config",
-]
-
 _RESOLVE_SECONDS = 900
 DIGESTS = Path(__file__).with_name("jars.sha256")
 """The SHA-256 of each jar of the sets of this module, as `sha256sum` prints it."""

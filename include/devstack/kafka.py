@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from devstack.preflight import Java
 
-__all__ = ["BROKER_IDS", "KafkaCluster", "broker_name"]
-
 BROKER_IDS = (1, 2, 3)
 _HEAP_MB = 600
 

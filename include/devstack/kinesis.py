@@ -24,8 +24,6 @@ from waybill.base.errors import StackError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["KinesisEmulator", "emulator_home", "node_binary"]
-
 REGION = "us-east-1"
 _VERSION = "0.6.2"
 _SHA512 = (

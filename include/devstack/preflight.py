@@ -12,8 +12,6 @@ from pathlib import Path
 
 from waybill.base.errors import StackError
 
-__all__ = ["Java", "check", "check_disk", "check_platform", "check_python", "find_java"]
-
 MIN_FREE_MB = 4096
 _JAVA_VERSIONS = (17, 21)
 _JAVA_REMEDY = (

@@ -13,8 +13,6 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["become_subreaper", "descendants", "die_with_parent", "end_descendants", "is_alive"]
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 

@@ -14,8 +14,6 @@ from confluent_kafka.cimpl import NewTopic
 from devstack.flights import FlightEvent
 from waybill.base.errors import StackError
 
-__all__ = ["COMPRESSIONS", "create_topic", "produce"]
-
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 _EVENTS_IN_A_ROW = 5_000

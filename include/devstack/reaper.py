@@ -24,8 +24,6 @@ from devstack.processes import become_subreaper, descendants, die_with_parent, e
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["main"]
-
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 

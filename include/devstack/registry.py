@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from devstack.preflight import Java
 
-__all__ = ["Registry", "unpacked"]
-
 _VERSION = "2.6.13.Final"
 _ARCHIVE = JarSet("registry", (f"io.apicurio:apicurio-registry-app:{_VERSION}:all@tar.gz",), size_mb=142)
 

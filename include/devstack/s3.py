@@ -22,8 +22,6 @@ from waybill.base.errors import StackError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["S3Kind", "S3Server", "choose_server"]
-
 REGION = "us-east-1"
 _MODULE = Path(__file__).with_name("versitygw")
 """A Go module that requires versitygw in this version, with the hash of each module in its go.sum."""

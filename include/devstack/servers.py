@@ -13,17 +13,6 @@ from typing import Any
 
 from waybill.base.errors import StackError
 
-__all__ = [
-    "LOCK_FILE",
-    "LOG_FILE",
-    "SOCKET_FILE",
-    "ServerSpec",
-    "ServerState",
-    "free_ports",
-    "log_tail",
-    "write_private",
-]
-
 # The guardian's files in the state directory.
 SOCKET_FILE = "guardian.sock"
 LOCK_FILE = "guardian.lock"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from devstack.preflight import Java
 
-__all__ = ["WORKERS", "SparkCluster", "worker_name"]
-
 WORKERS = (1, 2)
 _CORES = 1
 _MEMORY = "1536m"

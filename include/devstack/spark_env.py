@@ -23,8 +23,6 @@ from waybill.base.errors import StackError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["build"]
-
 _LEVEL = 1
 """The gzip level. Level 6 takes four times as long, and saves a tenth of the size."""
 

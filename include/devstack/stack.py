@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
-__all__ = ["Stack"]
-
 BUCKET = "waybill"
 _READY_SECONDS = 180.0
 _POLL_SECONDS = 0.1

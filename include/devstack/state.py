@@ -20,19 +20,6 @@ from waybill.base.errors import StackError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "ENVIRONMENT_FILE",
-    "SPARK_CONF_DIRECTORY",
-    "Endpoints",
-    "discard_state_of_lost_objects",
-    "project_root",
-    "read_endpoints",
-    "state_dir",
-    "update_endpoints",
-    "write_exports",
-    "write_spark_defaults",
-]
-
 ENVIRONMENT_FILE = "env"
 SPARK_CONF_DIRECTORY = "spark-conf"
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from devstack.preflight import Java
 
-__all__ = ["ZooKeeper"]
-
 # The server needs a tenth of pyspark's 280 jars, and the JVM opens each jar of its class path.
 _JARS = (
     "zookeeper-*",

@@ -9,8 +9,6 @@ from typing import Any
 from devstack import Stack
 from devstack.airflow import AirflowClient, DagRun
 
-__all__ = ["RUN_SECONDS", "SCENARIOS", "Scenario", "in_parallel", "run_dag"]
-
 RUN_SECONDS = 480.0
 """Timeout of a DAG run, which shares the machine with those of other scenarios."""
 

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from waybill.config.models import Config
 
-__all__ = ["PUBLISH", "RETRY", "SWEEP", "DriverProcesses", "open_driver_processes"]
-
 RETRY = """
 from waybill.tables.quarantine.retry import retry_quarantine
 from waybill.tables.quarantine.row_filter import RowFilter
@@ -44,7 +42,7 @@ from waybill.tables.audit import DecisionKind
 from waybill.tables.backfill import Action, change_backfill, run_backfill
 from waybill.base.errors import WaybillError
 from waybill.tables.partition.holds import decide_hold
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.partition.tasks import run_task
 
 HELD, REFUSED = 3, 4

@@ -10,8 +10,6 @@ from chaos.producers import ProducerKind, ProducerPlan
 from chaos.scenario import PART_BYTES, Scenario
 from chaos.scene import SceneResult
 
-__all__ = ["Play", "large", "small"]
-
 Play = Callable[..., dict[str, SceneResult]]
 """The fixture `play`: runs scenarios, by name, with a fault of a server if one is given."""
 

@@ -34,7 +34,7 @@ DRIVER = """
 from waybill.tables.dedup.execute import InThisProcess, warm_up
 from waybill.tables.dedup.sweep import run_all_sweeps
 from waybill.archive.ingest import plan_lanes, run_lane
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.partition.tasks import run_task
 
 warm_up()

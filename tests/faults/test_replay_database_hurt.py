@@ -20,7 +20,7 @@ from sqlalchemy import delete, update
 from waybill.config.connections import Connection
 from waybill.replay.requests.database import Database, locks, rejected, requesters, requests
 from waybill.replay.requests.migrations import migrate
-from waybill.replay.requests.states import Event, State
+from waybill.replay.requests.states import RequestEvent, RequestState
 from waybill.replay.requests.stored import Progress, RejectedMessage
 
 pytestmark = pytest.mark.faults
@@ -76,13 +76,13 @@ def _serve_all(database: Database) -> None:
         for step in range(cursor, 3):
             messages = [RejectedMessage("flights", 0, step, "400")]
             claims.record_progress(claim, now, Progress({"next": step + 1}, step + 1, 0, step / 3), messages)
-        claims.finish(claim, now, Event.COMPLETE)
+        claims.finish(claim, now, RequestEvent.COMPLETE)
 
 
 def _check_all_served_once(database: Database) -> None:
     queue = helpers.queue_of(database)
     page = queue.page()
-    assert [stored.state for stored in page] == [State.COMPLETED] * REQUESTS
+    assert [stored.state for stored in page] == [RequestState.COMPLETED] * REQUESTS
     for stored in page:
         assert (stored.progress.found, stored.rejected) == (3, 3)
         assert [each.offset for each in queue.rejected_of(stored.request.id)] == [0, 1, 2]

@@ -15,7 +15,7 @@ from webhook_servers import Receiver, receiving
 from devstack import Stack
 from waybill.base import failpoints
 from waybill.replay.requests.database import Database
-from waybill.replay.requests.states import State
+from waybill.replay.requests.states import RequestState
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.deep]
 
@@ -59,7 +59,7 @@ def killed_worker(scene: ReplayScene, failpoint: str) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def serve_until(scene: ReplayScene, request: str, state: State = State.COMPLETED) -> None:
+def serve_until(scene: ReplayScene, request: str, state: RequestState = RequestState.COMPLETED) -> None:
     """Serve as short tasks do, until the request has a state: the claim of the dead worker must end first."""
     deadline = time.monotonic() + 90
     while scene.show(request).state is not state:
@@ -111,7 +111,7 @@ def test_a_worker_that_was_frozen_and_wakes_up_behind_its_successor_changes_noth
     os.kill(process.pid, signal.SIGCONT)
     assert process.wait(60) == 0
     check_objects(scene, request, wanted)
-    assert scene.show(request).state is State.COMPLETED
+    assert scene.show(request).state is RequestState.COMPLETED
 
 
 def test_two_workers_at_once_serve_two_requests_and_neither_twice(scene: ReplayScene, wanted: list[Delivered]) -> None:

@@ -25,7 +25,7 @@ from quarantine_scenes import (
 
 from devstack import Stack
 from waybill.base import failpoints
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_run import run_partition
 
 pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration, pytest.mark.matrix]
 

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import httpx
 
-__all__ = ["BASE", "USERS", "Server", "serving"]
-
 PROJECT = Path(__file__).parents[2]
 USERS = {"vic": "viewer", "ulf": "user", "otto": "op", "ada": "admin"}
 BASE = "/team"

@@ -20,8 +20,6 @@ from secured import Certificates, as_environment
 
 from devstack.servers import free_ports
 
-__all__ = ["AlertServers", "alert_servers"]
-
 _USER, _PASSWORD = "waybill", "s3cret"
 
 

@@ -31,8 +31,8 @@ from waybill.interfaces import cli
 from waybill.services.coordination import CommittedOffset, Coordinator, ZkPaths, ZooKeeperSession
 from waybill.services.store import Store
 from waybill.tables.iceberg import StreamTables, load_tables, open_catalog
-from waybill.tables.partition.plan import Task
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_plan import Task
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.partition.tasks import Job, TaskResult, run_task
 
 WAYBILL = str(Path(sys.executable).with_name("waybill"))

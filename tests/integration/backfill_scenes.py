@@ -18,8 +18,16 @@ from quarantine_scenes import verified
 from waybill.config.models import ParseSettings, Stream
 from waybill.config.names import TopicPartition
 from waybill.records.batches.encode import Record
-from waybill.tables.backfill import Action, Choice, Request, Trigger, change_backfill, request_backfill, run_backfill
-from waybill.tables.partition.plan import Plan, make_plan
+from waybill.tables.backfill import (
+    BackfillAction,
+    BackfillRequest,
+    RangeChoice,
+    Trigger,
+    change_backfill,
+    request_backfill,
+    run_backfill,
+)
+from waybill.tables.partition.partition_plan import Plan, make_plan
 
 TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 
@@ -79,33 +87,33 @@ def parser_of(settings: Stream | ParseSettings) -> str:
     return "first" if settings.parser.model_dump(mode="json")["message_id"] == FIRST["message_id"] else "second"
 
 
-def request(scene: Scene, *offsets: str, **choice: Any) -> Request:
+def request(scene: Scene, *offsets: str, **choice: Any) -> BackfillRequest:
     """Request a backfill of the given offsets, by default of everything."""
-    chosen = Choice.parse(offsets=offsets, everything=not offsets and not choice, **choice)
+    chosen = RangeChoice.parse(offsets=offsets, everything=not offsets and not choice, **choice)
     made, _ = request_backfill(scene.config, Trigger("flights", chosen, "anna", "the parser was wrong"))
     return made
 
 
-def build(scene: Scene, *offsets: str, **choice: Any) -> Request:
+def build(scene: Scene, *offsets: str, **choice: Any) -> BackfillRequest:
     """Request and build a backfill in this process."""
     made = request(scene, *offsets, **choice)
     run_backfill(scene.config, "flights", made.id)
     return made
 
 
-def change(scene: Scene, backfill: Request | str, action: Action, **settings: Any) -> bool:
+def change(scene: Scene, backfill: BackfillRequest | str, action: BackfillAction, **settings: Any) -> bool:
     """Promote, undo or cancel a backfill. Return whether this call did it."""
     identifier = backfill if isinstance(backfill, str) else backfill.id
     changed = change_backfill(scene.config, "flights", identifier, action, by="anna", reason="as agreed", **settings)
     return changed.is_new
 
 
-def promote(scene: Scene, backfill: Request | str, **settings: Any) -> bool:
-    return change(scene, backfill, Action.PROMOTE, **settings)
+def promote(scene: Scene, backfill: BackfillRequest | str, **settings: Any) -> bool:
+    return change(scene, backfill, BackfillAction.PROMOTE, **settings)
 
 
-def undo(scene: Scene, backfill: Request | str, **settings: Any) -> bool:
-    return change(scene, backfill, Action.UNDO, **settings)
+def undo(scene: Scene, backfill: BackfillRequest | str, **settings: Any) -> bool:
+    return change(scene, backfill, BackfillAction.UNDO, **settings)
 
 
 def all_first(scene: Scene) -> dict[Key, str]:

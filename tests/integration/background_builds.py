@@ -13,8 +13,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["SPARK_ENVIRONMENT", "BackgroundBuilds"]
-
 ROOT = Path(__file__).parents[2]
 SPARK_ENVIRONMENT = "spark_environment"
 """The name of the fixture that returns the result of `BackgroundBuilds.spark_environment`."""

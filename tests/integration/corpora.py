@@ -15,8 +15,6 @@ import fastavro
 
 from devstack.cache import cached
 
-__all__ = ["ALERTS", "VEGA", "alert_schemas", "alerts", "package"]
-
 _LOCK = Path(__file__).with_name("data") / "corpora.txt"
 """The hashes of these packages."""
 ALERTS = "lsst-alert-packet==30.2026.2700"

@@ -37,7 +37,7 @@ from waybill.tables.dedup.execute import InThisProcess
 from waybill.tables.dedup.sweep import run_sweep
 from waybill.tables.iceberg import catalog_of
 from waybill.tables.iceberg.adoption import find_table
-from waybill.tables.partition.run import run_to_the_end
+from waybill.tables.partition.partition_run import run_to_the_end
 
 ARCHIVE = "earlier/archive/"
 """What the keys of all objects of the archive start with."""

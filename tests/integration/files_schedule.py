@@ -24,12 +24,12 @@ from waybill.config.names import TopicPartition, period_of_key, plan_key, staged
 from waybill.records.batches.encode import Record
 from waybill.services.store import Store
 from waybill.tables.iceberg import read_blocked_partitions, read_progress
-from waybill.tables.partition import run as run_module
+from waybill.tables.partition import partition_run as run_module
 from waybill.tables.partition.files_sink import upload
 from waybill.tables.partition.files_sink.finalize import FinalizeReport
 from waybill.tables.partition.files_sink.hour_state import SuccessMarker
-from waybill.tables.partition.plan import Plan, make_plan
-from waybill.tables.partition.run import run_to_the_end
+from waybill.tables.partition.partition_plan import Plan, make_plan
+from waybill.tables.partition.partition_run import run_to_the_end
 from waybill.tables.staging.driver import RunOutcome
 
 TPS = [TopicPartition("flights", partition) for partition in range(3)]

@@ -29,8 +29,6 @@ from waybill.records.batches.framing import read_frames
 from waybill.services.coordination import CommittedOffset
 from waybill.services.store import Store
 
-__all__ = ["STREAM", "Archive", "Cluster"]
-
 STREAM = "drill"
 _SECONDS = 20.0
 
@@ -176,7 +174,7 @@ class Archive:
             }
         )
 
-    def services(self) -> AbstractContextManager[ingest.Services]:
+    def services(self) -> AbstractContextManager[ingest.IngestServices]:
         return ingest.connect(self.config, STREAM)
 
     def plan(self) -> list[ingest.Lane]:
@@ -187,7 +185,9 @@ class Archive:
         lanes = [ingest.run_lane(self.config, lane) for lane in self.plan()]
         return one_report(lanes)
 
-    def run_one(self, services: ingest.Services, tp: TopicPartition, **kwargs: Any) -> ingest.TopicPartitionReport:
+    def run_one(
+        self, services: ingest.IngestServices, tp: TopicPartition, **kwargs: Any
+    ) -> ingest.TopicPartitionReport:
         """Archive one topic-partition, planned or not, with services that the test may have changed."""
         share = ingest.LaneShare(stream=STREAM, topic=tp.topic, partition=tp.partition, estimated_bytes=0)
         report = ingest.drain_lane({STREAM: services}, self.config, ingest.Lane(number=0, shares=(share,)), **kwargs)

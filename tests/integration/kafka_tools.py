@@ -12,8 +12,6 @@ from devstack import Stack
 from devstack.jars import JarSet, resolve
 from devstack.preflight import Java
 
-__all__ = ["DescribedPartition", "describe_topic", "describe_topics", "propose_replicas", "run_tool"]
-
 _TOOLS = JarSet("kafka-tools", ("org.apache.kafka:kafka-tools:4.1.0",), size_mb=40)
 _PARTITION = re.compile(
     r"Partition: (?P<number>\d+)\s+Leader: (?P<leader>\S+)\s+Replicas: (?P<replicas>[\d,]+)\s+Isr: (?P<in_sync>[\d,]*)"

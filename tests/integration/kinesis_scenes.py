@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from devstack import Stack
 
-__all__ = ["ENVIRONMENT", "KinesisStream", "Put", "archive_of"]
-
 _SECONDS = 20.0
 ENVIRONMENT = "AIRFLOW_CONN_KINESIS_TEST"
 

@@ -17,17 +17,6 @@ from devstack.kinesis import REGION, KinesisEmulator, emulator_home
 from devstack.servers import free_ports, log_tail
 from waybill.config.connections import Connection, KinesisEndpoint
 
-__all__ = [
-    "ACCESS_KEY",
-    "KPL",
-    "SECRET_KEY",
-    "FilledStream",
-    "kinesis_client",
-    "kinesis_endpoint",
-    "kinesis_server",
-    "put_with_kpl",
-]
-
 ACCESS_KEY, SECRET_KEY = "key", "secret"
 _READY_SECONDS = 60.0
 

@@ -16,6 +16,7 @@ from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connect
 from waybill.config.models import Config
 from waybill.services.store import ListedObject
 from waybill.tables.iceberg.state import ancestry
+from waybill.tables.maintenance.maintenance_run import run_maintenance
 from waybill.tables.maintenance.procedures import (
     CompactionResult,
     ExpiryResult,
@@ -24,7 +25,6 @@ from waybill.tables.maintenance.procedures import (
     Procedures,
     TableReport,
 )
-from waybill.tables.maintenance.run import run_maintenance
 from waybill.tables.spark.catalog import spark_catalog
 from waybill.tables.spark.iceberg import SparkProcedures, attach_catalog
 

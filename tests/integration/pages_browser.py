@@ -15,8 +15,6 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-__all__ = ["CHROMIUM", "DRIVER", "Browser", "open_browser"]
-
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 _AXE = Path(__file__).with_name("data") / "axe-core" / "axe.min.js"
 _SECONDS = 30.0

@@ -25,9 +25,9 @@ from waybill.services.store import Store
 from waybill.tables.iceberg import open_catalog
 from waybill.tables.iceberg.state import ancestry
 from waybill.tables.partition.execute import Execute
-from waybill.tables.partition.plan import Task
-from waybill.tables.partition.report import Report
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_plan import Task
+from waybill.tables.partition.partition_report import PartitionReport
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.partition.tasks import Job, TaskResult, run_task
 
 DAY_MS = 86_400_000
@@ -99,7 +99,9 @@ class Scene:
         document["streams"]["flights"] |= changes
         return Config.model_validate(document)
 
-    def run(self, execute: Execute = in_this_process, on_step: Callable[[str], None] = lambda _: None) -> Report:
+    def run(
+        self, execute: Execute = in_this_process, on_step: Callable[[str], None] = lambda _: None
+    ) -> PartitionReport:
         return run_partition(self.config, "flights", execute, on_step=on_step)
 
     def keys(self, below: str) -> list[str]:

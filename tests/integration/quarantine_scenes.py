@@ -10,13 +10,13 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from waybill.config.names import TopicPartition, retry_key
 from waybill.records.batches.encode import Record
 from waybill.tables.iceberg import StreamTables, read_retries
-from waybill.tables.quarantine.report import RetryReport
+from waybill.tables.quarantine.quarantine_report import RetryReport
 from waybill.tables.quarantine.retry import retry_quarantine
 from waybill.tables.quarantine.row_filter import RowFilter
 from waybill.tables.quarantine.staged import find_retry
 from waybill.tables.quarantine.view import retries_of
 from waybill.watch.verify import verify_stream
-from waybill.watch.verify.report import Report
+from waybill.watch.verify.verify_report import VerifyReport
 
 TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 OTHER = TopicPartition("flights-extra", 0)
@@ -70,7 +70,7 @@ class _Quiet:
     def advance(self, steps: int) -> None: ...
 
 
-def verified(scene: Scene) -> Report:
+def verified(scene: Scene) -> VerifyReport:
     """Return the report of `waybill verify`."""
     return verify_stream(
         "flights",

@@ -13,8 +13,6 @@ from devstack.control import GuardianHandle
 from devstack.registry import Registry, unpacked
 from devstack.servers import free_ports, log_tail
 
-__all__ = ["registry_server"]
-
 _READY_SECONDS = 120.0
 
 

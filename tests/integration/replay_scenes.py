@@ -25,8 +25,6 @@ from waybill.replay.requests.request import parse_request, replay_of, time_text_
 from waybill.replay.requests.stored import StoredRequest
 from waybill.replay.requests.worker import Served, serve
 
-__all__ = ["KEY", "Delivered", "ReplayScene", "expected", "places"]
-
 KEY = b"a key of thirty-two random bytes"
 WEBHOOKS = "waybill_webhooks"
 

@@ -11,8 +11,6 @@ from archived_stream import ArchivedStream
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-__all__ = ["Message", "alter_config", "config_of", "consume", "create_topic", "target_topic"]
-
 
 class Message(NamedTuple):
     """A message as librdkafka's consumer gives it."""

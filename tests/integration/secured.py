@@ -44,8 +44,6 @@ from devstack.jars import write_log4j_config
 from devstack.servers import ServerSpec, free_ports, log_tail
 from devstack.zookeeper import ZooKeeper
 
-__all__ = ["ALICE", "BOB", "Certificates", "SecuredServers", "User", "as_environment", "secured_servers", "tls_proxy"]
-
 _READY_SECONDS = 120.0
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _HOLD_BACK_SECONDS = 0.02

@@ -7,8 +7,6 @@ import zlib
 
 import numpy as np
 
-__all__ = ["small_png"]
-
 _COLOURS = 32
 
 

@@ -10,8 +10,6 @@ from typing import Self
 
 import psutil
 
-__all__ = ["PythonWorker", "SparkWatch"]
-
 _PAUSE_SECONDS = 0.2
 
 

@@ -18,8 +18,8 @@ from pyiceberg.table import Table
 from waybill.config import names
 from waybill.config.names import TopicPartition
 from waybill.tables.dedup.execute import Execute, InThisProcess
-from waybill.tables.dedup.report import SweepReport
 from waybill.tables.dedup.sweep import run_sweep
+from waybill.tables.dedup.sweep_report import SweepReport
 from waybill.tables.iceberg import ensure_tables, load_dedup_tables
 from waybill.tables.iceberg.dedup import DedupTables, SweepState, read_sweep_state
 from waybill.tables.iceberg.progress import progress_text, read_progress

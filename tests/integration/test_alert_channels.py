@@ -33,8 +33,9 @@ from waybill.watch.incidents.finding import (
 )
 from waybill.watch.incidents.incident import IncidentBook, Notification, NotificationKind
 from waybill.watch.incidents.rules import advance, channel_findings, claim, settle
-from waybill.watch.notify.channels import ChannelFailed, check_channel, ping, send, unusable_channels
-from waybill.watch.notify.message import Message
+from waybill.watch.notify.channels import check_channel, ping, send, unusable_channels
+from waybill.watch.notify.http import ChannelFailed
+from waybill.watch.notify.message import ChannelMessage
 from waybill.watch.notify.message import test_message as message_of_a_test
 from waybill.watch.promises import sending
 from waybill.watch.promises.sending import ping_dead_man, send_all
@@ -423,7 +424,7 @@ def test_channel_that_fails_or_takes_long_leaves_its_other_messages_to_the_next_
 def test_texts_of_a_message_are_bounded_and_say_how_long_they_were(tmp_path: Path) -> None:
     finding = Finding("flights", PromiseName.ARCHIVE_LAG, Verdict.BROKEN, PromiseSeverity.CRITICAL, detail="x" * 10_000)
     [incident] = advance(IncidentBook(), [finding], ALERTS, NOW).incidents
-    message = Message.of("m", NotificationKind.OPENED, incident, ALERTS, NOW)
+    message = ChannelMessage.of("m", NotificationKind.OPENED, incident, ALERTS, NOW)
     assert dict(message.facts)["Detail"].endswith("… (10,000 characters)")
 
 

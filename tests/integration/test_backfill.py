@@ -38,9 +38,9 @@ from quarantine_scenes import rewrite_quarantine
 from waybill.base.errors import BackfillRefused, BackfillUnderWay, ConfigError
 from waybill.config.names import BackupName, TopicPartition, backfill_branch, backfill_tag
 from waybill.tables.backfill import (
-    Action,
-    Choice,
-    State,
+    BackfillAction,
+    BackfillState,
+    RangeChoice,
     Trigger,
     find_request,
     plan_backfill,
@@ -49,7 +49,7 @@ from waybill.tables.backfill import (
     run_backfill,
     state_of,
 )
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.quarantine.retry import retry_quarantine
 from waybill.tables.quarantine.row_filter import RowFilter
 
@@ -137,7 +137,7 @@ def test_everything_and_a_time_range_can_be_chosen(scene: Scene) -> None:
     before = all_first(scene)
     hour = timedelta(hours=4)
     since, until = (datetime.fromtimestamp(0, UTC) + number * hour for number in (5, 9))
-    choice = Choice.parse(topic_partitions=["flights/0"], since=since.isoformat(), until=until.isoformat())
+    choice = RangeChoice.parse(topic_partitions=["flights/0"], since=since.isoformat(), until=until.isoformat())
     request, figures = plan_backfill(scene.config, Trigger("flights", choice, "anna", ""))
     assert request.ranges.document() == {"flights/0": [5, 9]}
     assert (figures.objects, figures.messages, figures.tasks) == (1, 4, 1)
@@ -146,7 +146,7 @@ def test_everything_and_a_time_range_can_be_chosen(scene: Scene) -> None:
     backfill = build(scene)
     promote(scene, backfill)
     check(scene, dict.fromkeys(before, "second"))
-    _, figures = plan_backfill(scene.config, Trigger("flights", Choice.parse(everything=True), "anna", ""))
+    _, figures = plan_backfill(scene.config, Trigger("flights", RangeChoice.parse(everything=True), "anna", ""))
     assert figures.is_measured
     assert figures.minutes > 0
 
@@ -229,12 +229,12 @@ def test_what_others_publish_meanwhile_stays_after_promotion_and_undo(scene: Sce
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("action", [Action.PROMOTE, Action.UNDO])
+@pytest.mark.parametrize("action", [BackfillAction.PROMOTE, BackfillAction.UNDO])
 @pytest.mark.parametrize("step", CHANGE_STEPS[:3])
-def test_a_live_run_and_a_compaction_at_any_step_stay(scene: Scene, action: Action, step: str) -> None:
+def test_a_live_run_and_a_compaction_at_any_step_stay(scene: Scene, action: BackfillAction, step: str) -> None:
     expected = all_first(scene)
     backfill = build(scene, *RANGE)
-    if action is Action.UNDO:
+    if action is BackfillAction.UNDO:
         promote(scene, backfill)
 
     def reached(name: str) -> None:
@@ -246,7 +246,7 @@ def test_a_live_run_and_a_compaction_at_any_step_stay(scene: Scene, action: Acti
             check_verified(scene)
 
     change(scene, backfill, action, on_step=reached)
-    is_promoted = action is Action.PROMOTE
+    is_promoted = action is BackfillAction.PROMOTE
     changed = with_second(expected, [(TP0, 5, 17), (TP1, 104, 110)]) if is_promoted else expected
     check(scene, changed)
 
@@ -276,7 +276,7 @@ def test_a_backfill_killed_at_any_step_continues(scene: Scene, step: str) -> Non
         run_backfill(scene.config, "flights", backfill.id, on_step=die_at(step))
     check(scene, before)
     report = run_backfill(scene.config, "flights", backfill.id)
-    assert report.state is State.BUILT
+    assert report.state is BackfillState.BUILT
     promote(scene, backfill)
     check(scene, promoted(before))
     assert scene.data_files() == files_of_all_snapshots(scene)
@@ -324,7 +324,7 @@ def test_a_promotion_and_an_undo_killed_at_any_step_are_ended_by_the_next_call(s
     before = all_first(scene)
     after = promoted(before)
     backfill = build(scene, *RANGE)
-    for action, result in ((Action.PROMOTE, after), (Action.UNDO, before)):
+    for action, result in ((BackfillAction.PROMOTE, after), (BackfillAction.UNDO, before)):
         with pytest.raises(Killed):
             change(scene, backfill, action, on_step=die_at(step))
         check_verified(scene)
@@ -342,7 +342,7 @@ def test_what_a_killed_process_began_is_ended_before_anything_else(scene: Scene,
         promote(scene, first, on_step=die_at(step))
     promote(scene, second)
     check(scene, promoted(before))
-    assert state_of(scene.store, first) is State.PROMOTED
+    assert state_of(scene.store, first) is BackfillState.PROMOTED
     with pytest.raises(Killed):
         undo(scene, second, on_step=die_at(step))
     undo(scene, first)
@@ -355,9 +355,9 @@ def test_rivals_at_any_step_do_it_once(scene: Scene, step: str) -> None:
     before = all_first(scene)
     after = promoted(before)
     backfill = build(scene, *RANGE)
-    for action, result in ((Action.PROMOTE, after), (Action.UNDO, before)):
+    for action, result in ((BackfillAction.PROMOTE, after), (BackfillAction.UNDO, before)):
 
-        def reached(name: str, action: Action = action) -> None:
+        def reached(name: str, action: BackfillAction = action) -> None:
             if name == step:
                 change(scene, backfill, action)
 
@@ -376,9 +376,9 @@ def test_a_sleeper_that_wakes_after_the_undo_changes_nothing(scene: Scene) -> No
             promote(scene, backfill)
             undo(scene, backfill)
 
-    change(scene, backfill, Action.PROMOTE, on_step=sleep)
+    change(scene, backfill, BackfillAction.PROMOTE, on_step=sleep)
     check(scene, before)
-    assert state_of(scene.store, backfill) is State.UNDONE
+    assert state_of(scene.store, backfill) is BackfillState.UNDONE
 
 
 # --- retries of the quarantine ----------------------------------------------------------------------------------------
@@ -484,8 +484,8 @@ def test_a_cancelled_backfill_is_over_and_its_offsets_are_free(scene: Scene) -> 
     before = all_first(scene)
     planned, built = request(scene, "flights/0@0-4"), build(scene, "flights/0@5-9")
     for backfill in (planned, built):
-        assert change(scene, backfill, Action.CANCEL)
-        assert not change(scene, backfill, Action.CANCEL)
+        assert change(scene, backfill, BackfillAction.CANCEL)
+        assert not change(scene, backfill, BackfillAction.CANCEL)
         with pytest.raises(BackfillRefused, match="cancelled, which is final"):
             promote(scene, backfill)
         with pytest.raises(BackfillRefused, match="was cancelled"):
@@ -501,7 +501,7 @@ def test_a_cancelled_backfill_is_over_and_its_offsets_are_free(scene: Scene) -> 
 
 def test_what_cannot_be_granted_is_refused_and_nothing_is_stored(scene: Scene) -> None:
     def refused(match: str, error: type[Exception] = BackfillRefused, stream: str = "flights", **asked: Any) -> None:
-        trigger = Trigger(stream, asked.pop("choice", Choice.parse(everything=True)), "anna", "", **asked)
+        trigger = Trigger(stream, asked.pop("choice", RangeChoice.parse(everything=True)), "anna", "", **asked)
         with pytest.raises(error, match=match):
             plan_backfill(scene.config, trigger)
 
@@ -510,9 +510,9 @@ def test_what_cannot_be_granted_is_refused_and_nothing_is_stored(scene: Scene) -
     refused("there is no source 'http'; the sources: archive, kafka", source="http")
     refused(r"generation 1 of stream flights is live, .* `table: tests\.flights_\w+`, .*--generation", source="kafka")
     put(scene, TP0, 21, 25)
-    refused(r"outside of .*: 0–20", choice=Choice.parse(offsets=["flights/0@15-22"]))
-    refused(r"nothing of flights/9 .*; available: flights/0@0-20", choice=Choice.parse(offsets=["flights/9@1-2"]))
-    refused("no message of .* in the time range", choice=Choice.parse(since="2026-01-01"))
+    refused(r"outside of .*: 0–20", choice=RangeChoice.parse(offsets=["flights/0@15-22"]))
+    refused(r"nothing of flights/9 .*; available: flights/0@0-20", choice=RangeChoice.parse(offsets=["flights/9@1-2"]))
+    refused("no message of .* in the time range", choice=RangeChoice.parse(since="2026-01-01"))
     assert report_backfills(scene.store, "flights") == []
     with pytest.raises(BackfillRefused, match=r"no backfill '20260101_abcd'; its backfills: none"):
         find_request(scene.store, "flights", "20260101_abcd")
@@ -531,7 +531,7 @@ def test_actions_that_do_not_apply_are_refused(scene: Scene) -> None:
         undo(scene, planned)
     promote(scene, planned)
     with pytest.raises(BackfillRefused, match="it is promoted: `waybill backfill undo"):
-        change(scene, planned, Action.CANCEL)
+        change(scene, planned, BackfillAction.CANCEL)
     undo(scene, planned)
     with pytest.raises(BackfillRefused, match="requested more than 30 days ago"):
         promote(scene, planned, now=lambda: datetime.now(UTC) + timedelta(days=31))

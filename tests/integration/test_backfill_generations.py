@@ -18,11 +18,11 @@ from waybill.archive.ingest import plan_lanes, run_lane
 from waybill.base.errors import BackfillRefused
 from waybill.interfaces.airflow.backfill import act_from_form, backfill_params, report_built, undo_from_form
 from waybill.tables.backfill import (
-    Action,
     AnyReport,
-    Choice,
+    BackfillAction,
+    BackfillState,
     GenerationRequest,
-    State,
+    RangeChoice,
     Trigger,
     change_backfill,
     find_backfill,
@@ -74,13 +74,13 @@ class TwoGenerations(ArchivedStream):
         return request
 
     def _trigger(self, offsets: Sequence[str], stream: str, asked: dict[str, Any]) -> Trigger:
-        choice = asked.pop("choice", None) or Choice.parse(offsets=offsets, everything=not offsets)
+        choice = asked.pop("choice", None) or RangeChoice.parse(offsets=offsets, everything=not offsets)
         return Trigger(stream, choice, "anna", "other ids", **{"generation": 2, "source": "kafka", **asked})
 
     def build(self, request: GenerationRequest, **settings: Any) -> AnyReport:
         return run_backfill(self.config, "events", request.id, **settings)
 
-    def change(self, request: GenerationRequest, action: Action, **settings: Any) -> bool:
+    def change(self, request: GenerationRequest, action: BackfillAction, **settings: Any) -> bool:
         changed = change_backfill(self.config, "events", request.id, action, by="anna", reason="agreed", **settings)
         return changed.is_new
 
@@ -127,19 +127,19 @@ def test_a_generation_is_archived_again_built_compared_promoted_and_undone(scene
     assert (request.stream, request.generation, request.live) == ("later", 2, 1)
     assert request.ranges.document() == {f"{scene.topic}/0": [0, 30]}
     report = scene.build(request)
-    assert report.state is State.BUILT
+    assert report.state is BackfillState.BUILT
     assert report.diff is not None
     found = report.diff.comparison
     assert (dict(found.messages), dict(found.columns)) == ({"changed": 27}, {"message_id": 27})
     assert found.unchanged == 3  # in quarantine, for the same reason
     assert scene.seen() == (ids("first", 30), 3)
-    assert scene.change(request, Action.PROMOTE)
-    assert not scene.change(request, Action.PROMOTE)
+    assert scene.change(request, BackfillAction.PROMOTE)
+    assert not scene.change(request, BackfillAction.PROMOTE)
     assert scene.seen() == (ids("second", 30), 3)
-    assert scene.change(request, Action.UNDO)
-    assert not scene.change(request, Action.UNDO)
+    assert scene.change(request, BackfillAction.UNDO)
+    assert not scene.change(request, BackfillAction.UNDO)
     assert scene.seen() == (ids("first", 30), 3)
-    assert scene.change(request, Action.PROMOTE)
+    assert scene.change(request, BackfillAction.PROMOTE)
     assert scene.seen() == (ids("second", 30), 3)
     with scene.store() as store:
         events = report_backfill(store, find_backfill(store, scene.config, "later", request.id)).events
@@ -170,7 +170,7 @@ def test_live_runs_and_the_stream_s_own_runs_go_on_beside_a_build(scene: TwoGene
     assert scene.seen() == (ids("first", 40), 4)
     assert report.diff is not None
     assert report.diff.comparison.messages["changed"] == 27  # up to the end of the log at the trigger
-    scene.change(request, Action.PROMOTE)
+    scene.change(request, BackfillAction.PROMOTE)
     assert scene.seen() == (ids("second", 40), 4)
     assert scene.verified() == []
 
@@ -182,7 +182,7 @@ def test_what_is_archived_already_is_built_without_kafka(scene: TwoGenerations) 
     scene.send(30, 40)
     request = scene.request(source="archive")
     assert request.ranges.document() == {f"{scene.topic}/0": [0, 30]}
-    assert scene.build(request).state is State.BUILT
+    assert scene.build(request).state is BackfillState.BUILT
 
 
 def test_what_only_the_live_generation_has_is_shown_as_removed(scene: TwoGenerations) -> None:
@@ -214,8 +214,8 @@ def test_a_build_killed_at_any_step_continues(scene: TwoGenerations, step: str) 
     with pytest.raises(Killed):
         scene.build(request, on_step=die_at(step))
     assert scene.seen() == (ids("first", 30), 3)
-    assert scene.build(request).state is State.BUILT
-    scene.change(request, Action.PROMOTE)
+    assert scene.build(request).state is BackfillState.BUILT
+    scene.change(request, BackfillAction.PROMOTE)
     assert scene.seen() == (ids("second", 30), 3)
     assert scene.verified() == []
 
@@ -231,7 +231,7 @@ def test_a_build_killed_within_a_partition_run_continues(scene: TwoGenerations) 
     with pytest.raises(Killed):
         scene.build(request, for_each=die_after_one)
     scene.build(request)
-    scene.change(request, Action.PROMOTE)
+    scene.change(request, BackfillAction.PROMOTE)
     assert scene.seen() == (ids("second", 30), 3)
 
 
@@ -242,7 +242,7 @@ def test_a_promotion_and_an_undo_killed_at_any_step_are_ended_by_the_same_comman
 ) -> None:
     request = scene.request()
     scene.build(request)
-    for action, parser in ((Action.PROMOTE, "second"), (Action.UNDO, "first")):
+    for action, parser in ((BackfillAction.PROMOTE, "second"), (BackfillAction.UNDO, "first")):
         with pytest.raises(Killed):
             scene.change(request, action, on_step=die_at(step))
         scene.change(request, action)
@@ -261,14 +261,14 @@ def test_what_cannot_be_granted_is_refused_with_the_valid_values(scene: TwoGener
     refused(r"it has: 1 \(stream events\), 2 \(stream later\)\. .* `generation: 3`", generation=3)
     refused(r"generation 1 of stream events is live", generation=1)
     refused(r"offsets 5–99 are outside of .*: 0–29", f"{scene.topic}/0@5-99")
-    refused("instead of times", choice=Choice.parse(since="2026-01-01"))
+    refused("instead of times", choice=RangeChoice.parse(since="2026-01-01"))
     request = scene.request()
     refused(f"is being built by backfill {request.id}, which anna")
     with pytest.raises(BackfillRefused, match="limits of their own"):
         scene.build(request, bytes_per_second=1e6)
     with pytest.raises(BackfillRefused, match="its tasks are not done"):
-        scene.change(request, Action.PROMOTE)
-    scene.change(request, Action.CANCEL)
+        scene.change(request, BackfillAction.PROMOTE)
+    scene.change(request, BackfillAction.CANCEL)
     with pytest.raises(BackfillRefused, match="was cancelled"):
         scene.build(request)
     scene.build(scene.request())
@@ -278,9 +278,9 @@ def test_what_cannot_be_granted_is_refused_with_the_valid_values(scene: TwoGener
 def test_an_undo_is_refused_when_a_third_generation_is_live(scene: TwoGenerations) -> None:
     request = scene.request()
     scene.build(request)
-    scene.change(request, Action.PROMOTE)
+    scene.change(request, BackfillAction.PROMOTE)
     promote_generation(scene.config, "events", 1, by="ben", reason="not yet")
-    assert scene.change(request, Action.PROMOTE), "it is not live any more, whatever the events say"
+    assert scene.change(request, BackfillAction.PROMOTE), "it is not live any more, whatever the events say"
     assert scene.seen() == (ids("second", 30), 3)
 
 

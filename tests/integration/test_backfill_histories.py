@@ -28,7 +28,7 @@ from partition_scenes import Scene
 from quarantine_scenes import rewrite_quarantine
 
 from waybill.base.errors import BackfillRefused
-from waybill.tables.backfill import Action, Request
+from waybill.tables.backfill import BackfillAction, BackfillRequest
 
 pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 
@@ -47,9 +47,9 @@ class History:
         self.scene = make_scene(parser=FIRST, partition_by=by)
         self.ends = dict(STARTS)
         self.expected: dict[Key, str] = {}
-        self.promoted: list[tuple[Request, dict[Key, str]]] = []
+        self.promoted: list[tuple[BackfillRequest, dict[Key, str]]] = []
         """In order, each with what the messages of its range were before."""
-        self.waiting: list[Request] = []
+        self.waiting: list[BackfillRequest] = []
         self.live_run()
 
     def step(self) -> None:
@@ -99,24 +99,24 @@ class History:
             parser = parser_of(backfill.plan.parse_settings)
             keys = self._keys(backfill)
             self.promoted.append((backfill, {key: self.expected[key] for key in keys}))
-            self._change(backfill, Action.PROMOTE)
+            self._change(backfill, BackfillAction.PROMOTE)
             self.expected |= dict.fromkeys(keys, parser)
 
     def undo(self) -> None:
         if self.promoted:
             backfill, before = self.promoted.pop()
-            self._change(backfill, Action.UNDO)
+            self._change(backfill, BackfillAction.UNDO)
             self.expected |= before
             self.waiting.append(backfill)
 
     def cancel(self) -> None:
         if self.waiting:
-            self._change(self.waiting.pop(), Action.CANCEL)
+            self._change(self.waiting.pop(), BackfillAction.CANCEL)
 
-    def _keys(self, backfill: Request) -> list[Key]:
+    def _keys(self, backfill: BackfillRequest) -> list[Key]:
         return [(tp, offset) for tp, (first, end) in backfill.ranges for offset in range(first, end)]
 
-    def _change(self, backfill: Request, action: Action) -> None:
+    def _change(self, backfill: BackfillRequest, action: BackfillAction) -> None:
         """Do the action; often it is killed at some step first, and a live run may come before it is repeated."""
         try:
             change(self.scene, backfill, action, on_step=die_at(self.rng.choice([*STEPS, "never", "never"])))

@@ -24,7 +24,7 @@ from waybill.base.errors import ConfigError
 from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connection
 from waybill.config.names import TopicPartition
 from waybill.tables.iceberg import load_tables, open_catalog
-from waybill.tables.maintenance.run import run_maintenance
+from waybill.tables.maintenance.maintenance_run import run_maintenance
 from waybill.tables.spark.catalog import SparkCatalog, spark_catalog
 from waybill.tables.spark.iceberg import SparkProcedures, attach_catalog
 

@@ -23,10 +23,10 @@ from waybill.base.metering import meter, working_for
 from waybill.services.store import Store
 from waybill.tables.dedup.execute import InThisProcess
 from waybill.tables.dedup.sweep import run_sweep
-from waybill.tables.partition.run import run_to_the_end
+from waybill.tables.partition.partition_run import run_to_the_end
 from waybill.tables.partition.tasks import run_task
 from waybill.tables.staging.services import services_of
-from waybill.watch.cost import Kind, kind_of
+from waybill.watch.cost import RequestKind, kind_of
 
 pytestmark = pytest.mark.integration
 
@@ -91,7 +91,7 @@ def cost(stream: ArchivedStream, *options: str) -> Any:
 
 
 def writes(requests: Counter[str] | dict[str, int]) -> int:
-    return sum(count for operation, count in requests.items() if kind_of(operation) is Kind.WRITE)
+    return sum(count for operation, count in requests.items() if kind_of(operation) is RequestKind.WRITE)
 
 
 def set_limit(stream: ArchivedStream, before: str, after: str) -> None:

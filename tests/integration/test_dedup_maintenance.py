@@ -16,10 +16,10 @@ from sweep_scenes import START_MS, SweptScene, compact
 from waybill.config import names
 from waybill.config.names import TopicPartition
 from waybill.tables.iceberg import SweepPosition
+from waybill.tables.maintenance.maintenance_run import run_maintenance
 from waybill.tables.maintenance.orphans import KEPT_MANIFESTS, find_ended_histories, find_unneeded_index_files
 from waybill.tables.maintenance.plans import find_sweep_plans
 from waybill.tables.maintenance.procedures import MaintenanceReport
-from waybill.tables.maintenance.run import run_maintenance
 from waybill.tables.spark.iceberg import SparkProcedures
 
 pytestmark = pytest.mark.integration

@@ -14,7 +14,8 @@ from waybill.config.connections import S3Endpoint
 from waybill.config.names import TopicPartition, key_index_prefix
 from waybill.services.store import PART_BYTES, Store
 from waybill.tables.dedup.index.lookup import QuickReads
-from waybill.tables.dedup.index.sorted_runs import IndexEntries, find_in_run, read_run, write_run
+from waybill.tables.dedup.index.run_file import IndexEntries
+from waybill.tables.dedup.index.sorted_runs import find_in_run, read_run, write_run
 
 pytestmark = pytest.mark.integration
 

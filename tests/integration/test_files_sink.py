@@ -26,9 +26,9 @@ from waybill.config.models.sink import FilesFormat
 from waybill.config.names import BackupName, TopicPartition
 from waybill.records.batches.encode import Record
 from waybill.tables.partition.generations import promote_generation
-from waybill.tables.partition.plan import Task
-from waybill.tables.partition.report import Report
-from waybill.tables.partition.run import run_to_the_end
+from waybill.tables.partition.partition_plan import Task
+from waybill.tables.partition.partition_report import PartitionReport
+from waybill.tables.partition.partition_run import run_to_the_end
 from waybill.tables.partition.tasks import Job, TaskResult
 from waybill.tables.staging.driver import RunOutcome
 
@@ -184,7 +184,7 @@ def test_the_next_run_continues_after_a_driver_died_at_any_step(scene: Scene, st
 
 def test_of_two_drivers_one_commits_and_the_other_adopts(scene: Scene) -> None:
     barrier = threading.Barrier(2, timeout=60)
-    reports: list[Report] = []
+    reports: list[PartitionReport] = []
 
     def meet(step: str) -> None:
         if step in {"planned", "executed", "staged"}:

@@ -30,7 +30,7 @@ from waybill.tables.audit import DecisionKind
 from waybill.tables.partition import publication
 from waybill.tables.partition.files_sink.hour_state import HourState
 from waybill.tables.partition.holds import decide_hold
-from waybill.tables.partition.plan import Task
+from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.tasks import Job, TaskResult, run_task
 
 pytestmark = pytest.mark.integration

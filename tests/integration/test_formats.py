@@ -25,13 +25,14 @@ from devstack.jars import pyspark_jars
 from waybill.archive import ingest
 from waybill.archive.chain.backup_object import BackupObject, new_backup_object
 from waybill.archive.chain.chain import walk_chain
-from waybill.archive.chain.indexed_reader import SET_ASIDE, IndexedReader
+from waybill.archive.chain.indexed_reader import IndexedReader
 from waybill.base import failpoints
 from waybill.base.errors import CorruptBatch, MixedFormats, ObjectExists
 from waybill.config.models import Format
 from waybill.config.names import BackupName, TopicPartition
 from waybill.records.batches import framing
 from waybill.records.batches.encode import Record, encode_batch, to_records
+from waybill.records.batches.limits import SET_ASIDE
 from waybill.services.coordination import Coordinator
 from waybill.services.store import Store, Upload
 

@@ -21,7 +21,7 @@ from waybill.archive.ingest import Outcome
 from waybill.archive.ingest.groups import report_run
 from waybill.base.errors import IngestIncomplete, RetentionGap
 from waybill.config.names import BackupName
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.partition.tasks import run_task
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from waybill.tables.audit import DecisionKind
 from waybill.tables.iceberg.generations import generations_of, live_generation
 from waybill.tables.partition.generations import list_generations, promote_generation
 from waybill.tables.partition.holds import decide_hold
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_run import run_partition
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ import pytest
 from group_scenes import PARSERS_FILE, new_group_scene
 
 from devstack import Stack
-from waybill.tables.spark.group_results import StreamStatus
+from waybill.tables.spark.group_results import StreamOutcome
 
 pytestmark = pytest.mark.integration
 
@@ -36,10 +36,10 @@ def test_a_broken_stream_fails_only_its_own_part(stack: Stack, tmp_path: Path) -
         results = scene.results("partition", "r1")
         assert results.ended
         assert {name: result.status for name, result in results.streams.items()} == {
-            **dict.fromkeys(healthy, StreamStatus.DONE),
-            **dict.fromkeys(("raises", "dies", "lost"), StreamStatus.FAILED),
-            "alerts": StreamStatus.DONE,
-            "idle": StreamStatus.NOTHING_NEW,
+            **dict.fromkeys(healthy, StreamOutcome.DONE),
+            **dict.fromkeys(("raises", "dies", "lost"), StreamOutcome.FAILED),
+            "alerts": StreamOutcome.DONE,
+            "idle": StreamOutcome.NOTHING_NEW,
         }
         assert [scene.rows(name) for name in healthy] == [100, 101, 102, 103]
         assert all(results.streams[name].rows == scene.rows(name) for name in healthy)
@@ -59,17 +59,17 @@ def test_a_broken_stream_fails_only_its_own_part(stack: Stack, tmp_path: Path) -
         scene.put("healthy0", range(100, 150))
         done = scene.submit("partition", "--run", "r1", "--resume")
         results = scene.results("partition", "r1")
-        assert results.streams["dies"].status is StreamStatus.DONE
-        assert results.streams["raises"].status is StreamStatus.FAILED
+        assert results.streams["dies"].status is StreamOutcome.DONE
+        assert results.streams["raises"].status is StreamOutcome.FAILED
         assert scene.rows("healthy0") == 100, "what an earlier try has done is not done again"
 
         done = scene.submit("dedup", "--run", "r1")
         results = scene.results("dedup", "r1")
         assert results.ended
-        assert {name for name, each in results.streams.items() if each.status is StreamStatus.DONE} >= set(healthy)
+        assert {name for name, each in results.streams.items() if each.status is StreamOutcome.DONE} >= set(healthy)
         assert [scene.rows(name, unique=True) for name in healthy] == [100, 101, 102, 103]
-        assert results.streams["lost"].status is StreamStatus.FAILED
-        assert results.streams["idle"].status is StreamStatus.NOTHING_NEW
+        assert results.streams["lost"].status is StreamOutcome.FAILED
+        assert results.streams["idle"].status is StreamOutcome.NOTHING_NEW
 
 
 @pytest.mark.deep

@@ -15,7 +15,7 @@ from waybill.tables.audit import Audit, AuditInput, CheckResult, DecisionKind, S
 from waybill.tables.iceberg import drop_branch, read_progress
 from waybill.tables.partition import publication
 from waybill.tables.partition.holds import decide_hold, find_hold
-from waybill.tables.partition.plan import Task
+from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.tasks import Job, TaskResult
 from waybill.tables.staging.driver import RunOutcome
 from waybill.tables.staging.services import services_of

@@ -20,7 +20,7 @@ from ingest_scenes import STREAM, Archive, Cluster
 
 from devstack import Stack
 from waybill.archive import ingest
-from waybill.archive.ingest import Clock, Outcome, Services
+from waybill.archive.ingest import Clock, IngestServices, Outcome
 from waybill.base.errors import CommitConflict, CoordinationUnavailable
 from waybill.config.names import BackupName, TopicPartition
 from waybill.records.batches.encode import Record
@@ -428,7 +428,7 @@ class CrashingCoordinator(Coordinator):
 
 
 @contextmanager
-def services_with(archive: Archive, coordinator: type[Coordinator]) -> Iterator[Services]:
+def services_with(archive: Archive, coordinator: type[Coordinator]) -> Iterator[IngestServices]:
     """The archive's services, with another class of coordinator."""
     with archive.services() as services:
         services.coordinator.__class__ = coordinator

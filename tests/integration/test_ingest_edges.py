@@ -10,7 +10,7 @@ import pytest
 from ingest_scenes import Archive, Cluster
 
 from devstack import Stack
-from waybill.archive.ingest import Outcome, Services, TopicPartitionReport
+from waybill.archive.ingest import IngestServices, Outcome, TopicPartitionReport
 from waybill.base.errors import LogTruncated
 from waybill.config.names import TopicPartition
 from waybill.services.kafka.kafka import EpochEnd, KafkaSource, LogRange
@@ -43,7 +43,7 @@ class InterruptedSource(KafkaSource):
 @contextmanager
 def interrupted(
     archive: Archive, interrupt: Callable[[], None], source: type[InterruptedSource] = InterruptedSource
-) -> Iterator[Services]:
+) -> Iterator[IngestServices]:
     with archive.services() as services, pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "interrupt", staticmethod(interrupt), raising=False)
         services.source.__class__ = source

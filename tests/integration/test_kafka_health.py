@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from devstack import Stack
-from waybill.watch.promises.run import run_watch
+from waybill.watch.promises.watch_run import run_watch
 
 pytestmark = pytest.mark.integration
 

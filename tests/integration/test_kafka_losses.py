@@ -18,7 +18,7 @@ from test_unclean_election import FOLLOWER, LEADER, run, stream, wait_until_led_
 
 from devstack import Stack
 from waybill.archive.ingest import Outcome
-from waybill.watch.promises.run import run_watch
+from waybill.watch.promises.watch_run import run_watch
 
 __all__ = ["stream"]
 

@@ -11,7 +11,7 @@ from kinesis_scenes import KinesisStream
 from moto.server import ThreadedMotoServer
 
 from devstack.kinesis import REGION
-from waybill.archive.chain.gaps import Decision
+from waybill.archive.chain.gaps import DecisionRecord
 from waybill.archive.chain.shard_starts import find_stream_origin
 from waybill.archive.ingest.kcl_import import ShardImport, import_leases, propose_lease_imports
 from waybill.base.errors import ConfigError, GapRefused
@@ -81,7 +81,7 @@ def put_leases(url: str, table: str, leases: dict[str, tuple[str, int]]) -> None
 def imported(archive: Archive, topic: str, leases: list[Lease]) -> list[ShardImport]:
     with archive.services() as services:
         proposals = propose_lease_imports(services, topic, leases)
-        import_leases(services, archive.config.stream(STREAM), topic, proposals, Decision("imported", "tester"))
+        import_leases(services, archive.config.stream(STREAM), topic, proposals, DecisionRecord("imported", "tester"))
     return proposals
 
 

@@ -13,12 +13,12 @@ from ingest_scenes import STREAM
 from kinesis_scenes import KinesisStream, Put, archive_of
 
 from waybill.archive.chain.checkpoint_batch import SlotState, checkpoint_batch, read_checkpoint_batch
-from waybill.archive.chain.gaps import Decision, GapKind
+from waybill.archive.chain.gaps import DecisionRecord, GapKind
 from waybill.archive.chain.shard_starts import find_stream_origin, read_slot_map
 from waybill.archive.ingest import run_lane
 from waybill.archive.ingest.gap_acceptance import accept_gap
 from waybill.archive.ingest.lane import drain_lane
-from waybill.archive.ingest.report import Outcome, TopicPartitionReport
+from waybill.archive.ingest.lane_report import Outcome, TopicPartitionReport
 from waybill.archive.ingest.target import ArchiveTarget
 from waybill.archive.ingest.time_slice import Clock
 from waybill.config.names import TopicPartition
@@ -26,8 +26,8 @@ from waybill.records.batches import framing
 from waybill.records.shards.checkpoint import Checkpoint, PositionKind
 from waybill.records.shards.slot_map import SlotMap
 from waybill.services.coordination.shard_map import read_slot_map_copy, write_slot_map_copy
-from waybill.watch.verify import Report, verify_stream
-from waybill.watch.verify.report import FaultKind
+from waybill.watch.verify import VerifyReport, verify_stream
+from waybill.watch.verify.verify_report import FaultKind
 
 if TYPE_CHECKING:
     from ingest_scenes import Archive
@@ -237,7 +237,11 @@ def test_records_that_retention_may_have_removed_are_a_stop_until_a_person_accep
         assert before is not None
         with slots.services() as services:
             accepted = accept_gap(
-                services, slots.config.stream(STREAM), tp, Decision("we were away", "tester"), clock=days_later(1.1)
+                services,
+                slots.config.stream(STREAM),
+                tp,
+                DecisionRecord("we were away", "tester"),
+                clock=days_later(1.1),
             )
         assert [(gap.first_offset, gap.next_offset, gap.kind) for gap in accepted.gaps] == [
             (before.committed_offset, before.committed_offset + 1, GapKind.RETENTION)
@@ -313,7 +317,7 @@ class _Quiet:
     def advance(self, steps: int) -> None: ...
 
 
-def verified(archive: Archive) -> Report:
+def verified(archive: Archive) -> VerifyReport:
     with archive.services() as services:
         return verify_stream(
             STREAM,

@@ -15,7 +15,7 @@ from waybill.config.names import day_mark_key, day_of
 from waybill.services.store import Store
 from waybill.tables.dedup.execute import InThisProcess
 from waybill.tables.dedup.sweep import run_sweep
-from waybill.watch.promises.run import run_watch
+from waybill.watch.promises.watch_run import run_watch
 
 pytestmark = pytest.mark.integration
 

@@ -23,10 +23,10 @@ from waybill.config import names
 from waybill.config.names import BackupName, TopicPartition
 from waybill.tables.iceberg import load_tables, read_progress
 from waybill.tables.iceberg.commit import commit_snapshot, copy_state_to_new_snapshot
+from waybill.tables.maintenance.maintenance_run import run_maintenance
 from waybill.tables.maintenance.orphans import find_orphaned_indexes
 from waybill.tables.maintenance.plans import Plans, find_open_retries
 from waybill.tables.maintenance.procedures import MaintenanceReport
-from waybill.tables.maintenance.run import run_maintenance
 from waybill.tables.spark.iceberg import SparkProcedures
 from waybill.tables.staging.driver import RunOutcome
 

@@ -18,7 +18,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from devstack import Stack
 from devstack.cache import cached
 from devstack.servers import free_ports
-from waybill.watch.promises.run import run_watch
+from waybill.watch.promises.watch_run import run_watch
 
 MONITORING = Path(__file__).parents[2] / "docs" / "monitoring"
 PROMTOOL_VERSION = "v0.316.0"

@@ -22,9 +22,9 @@ from waybill.records.batches.encode import Record, control_batch, encode_batch
 from waybill.records.batches.framing import Codec, ControlType, empty_batch
 from waybill.tables.iceberg import read_progress
 from waybill.tables.partition.execute import Execute
-from waybill.tables.partition.plan import Task
-from waybill.tables.partition.report import Report
-from waybill.tables.partition.run import run_to_the_end
+from waybill.tables.partition.partition_plan import Task
+from waybill.tables.partition.partition_report import PartitionReport
+from waybill.tables.partition.partition_run import run_to_the_end
 from waybill.tables.partition.tasks import Job, TaskResult
 from waybill.tables.staging.driver import RunOutcome
 
@@ -193,7 +193,7 @@ import os, signal, sys
 from pathlib import Path
 from partition_scenes import in_this_process
 from waybill.config.models import Config
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_run import run_partition
 
 def die(step):
     if step == "quarantine_published":
@@ -257,7 +257,7 @@ def test_staged_files_of_another_plan_are_not_committed(scene: Scene) -> None:
 
 def test_of_two_drivers_one_commits_and_the_other_adopts(scene: Scene) -> None:
     barrier = threading.Barrier(2, timeout=60)
-    reports: list[Report] = []
+    reports: list[PartitionReport] = []
 
     def meet(step: str) -> None:
         if step in {"planned", "executed", "staged"}:

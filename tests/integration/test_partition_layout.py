@@ -28,7 +28,7 @@ from waybill.interfaces.cli.app import app
 from waybill.records.batches.encode import Record
 from waybill.tables.iceberg import read_watermarks
 from waybill.tables.partition.lateness import LatenessHistory
-from waybill.tables.partition.plan import Task
+from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.tasks import Job, TaskResult
 from waybill.tables.spark.catalog import spark_catalog
 from waybill.tables.spark.iceberg import attach_catalog

@@ -39,7 +39,7 @@ from test_rebuild import WINDOW_MS, Replaced, swept_and_promoted
 from waybill.base.errors import BackfillRefused, PlanUnusable, ProgressLost, PublicationHeld, WaybillError
 from waybill.config.names import backfill_branch, backfill_tag
 from waybill.tables.audit import DecisionKind
-from waybill.tables.backfill import Action, run_backfill
+from waybill.tables.backfill import BackfillAction, run_backfill
 from waybill.tables.partition.holds import decide_hold
 
 pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.matrix]
@@ -137,24 +137,24 @@ def test_a_backfill_can_be_promoted_and_undone_after_maintenance(scene: Scene, m
     with pytest.raises(PlanUnusable, match=r"no longer exists .* Cancel the backfill, and request it again"):
         promote(scene, backfill)
     check(scene, before)
-    change(scene, backfill, Action.CANCEL)
+    change(scene, backfill, BackfillAction.CANCEL)
     assert promote(scene, build(scene, *RANGE))
     check(scene, after)
 
 
-@pytest.mark.parametrize("action", [Action.PROMOTE, Action.UNDO])
+@pytest.mark.parametrize("action", [BackfillAction.PROMOTE, BackfillAction.UNDO])
 @pytest.mark.parametrize("step", ["claimed", "decided", "quarantine_moved"])
 def test_a_killed_change_is_ended_by_maintenance_before_its_files_expire(
-    scene: Scene, maintenance: MaintenanceRunner, action: Action, step: str
+    scene: Scene, maintenance: MaintenanceRunner, action: BackfillAction, step: str
 ) -> None:
     before = all_first(scene)
     use(scene, SECOND)
     backfill = build(scene, *RANGE)
-    if action is Action.UNDO:
+    if action is BackfillAction.UNDO:
         assert promote(scene, backfill)
     with pytest.raises(Killed):
         change(scene, backfill, action, on_step=die_at(step))
-    after = with_second(before, SPANS) if action is Action.PROMOTE else before
+    after = with_second(before, SPANS) if action is BackfillAction.PROMOTE else before
     both(scene, maintenance)
     check(scene, after)
     assert not change(scene, backfill, action), "it is done"

@@ -27,9 +27,9 @@ from quarantine_scenes import (
 from waybill.base import failpoints
 from waybill.base.errors import CommitConflict, ConfigError, PlanUnusable
 from waybill.tables.iceberg import load_tables, read_progress
-from waybill.tables.partition.run import run_partition
-from waybill.tables.quarantine.offset_sets import Offsets
-from waybill.tables.quarantine.report import RetryReport
+from waybill.tables.partition.partition_run import run_partition
+from waybill.tables.quarantine.offset_sets import OffsetSet
+from waybill.tables.quarantine.quarantine_report import RetryReport
 from waybill.tables.quarantine.retry import finish_retries
 from waybill.tables.quarantine.row_filter import RowFilter
 
@@ -359,7 +359,7 @@ def test_verify_needs_the_number_of_retries_to_count_rows_once(
     with pytest.raises(Killed):
         retry(scene)
     check_sound(scene, 2)
-    monkeypatch.setattr("waybill.watch.verify.stream.moved_offsets", lambda *_: Offsets())
+    monkeypatch.setattr("waybill.watch.verify.stream.moved_offsets", lambda *_: OffsetSet())
     assert verified(scene).figures.repeated == 73
 
 

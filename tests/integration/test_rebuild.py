@@ -26,9 +26,9 @@ from waybill.config import names
 from waybill.config.names import TopicPartition
 from waybill.tables.dedup.execute import InThisProcess
 from waybill.tables.dedup.rebuild import find_rebuild, histories_of, reads_from
-from waybill.tables.dedup.report import SweepReport
 from waybill.tables.dedup.status import read_status
 from waybill.tables.dedup.sweep import run_sweep
+from waybill.tables.dedup.sweep_report import SweepReport
 from waybill.tables.iceberg import commit_snapshot, ensure_tables, load_dedup_tables
 from waybill.tables.iceberg.dedup import DedupTables
 from waybill.tables.iceberg.generations import make_live

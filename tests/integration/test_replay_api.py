@@ -22,7 +22,7 @@ from waybill.config.models import Config, load_config
 from waybill.replay.requests.api import MAX_BODY_BYTES, Caller, create_app
 from waybill.replay.requests.database import Database
 from waybill.replay.requests.migrations import migrate
-from waybill.replay.requests.states import Event
+from waybill.replay.requests.states import RequestEvent
 from waybill.replay.requests.stored import Progress, RejectedMessage
 
 CONFIG = """\
@@ -171,7 +171,7 @@ def test_rejected_messages_are_listed_by_pages_and_an_ended_request_is_not_cance
     first = client.get(f"/requests/{made['id']}/rejected", params={"limit": 2}).json()
     second = client.get(first["next"]).json()
     assert [each["offset"] for page in (first, second) for each in page["messages"]] == [0, 1, 2]
-    claims.finish(claim, NOW, Event.COMPLETE)
+    claims.finish(claim, NOW, RequestEvent.COMPLETE)
     shown = client.get(f"/requests/{made['id']}").json()
     assert (shown["state"], shown["progress"]) == (
         "completed",

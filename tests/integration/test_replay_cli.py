@@ -14,7 +14,7 @@ import pytest
 import replay_databases as helpers
 
 from waybill.interfaces import cli
-from waybill.replay.requests.states import Event
+from waybill.replay.requests.states import RequestEvent
 from waybill.replay.requests.stored import Progress, RejectedMessage
 
 CONFIG = """\
@@ -109,7 +109,7 @@ def test_progress_and_rejected_messages_are_shown(command: Run, tmp_path: Path) 
         assert "50% of the range is read" in shown.out
         assert "1,200 found, 1,100 delivered, 1 rejected" in shown.out
         assert "served by worker-7 (claim 1, last heartbeat" in shown.out
-        claims.finish(claim, now, Event.COMPLETE)
+        claims.finish(claim, now, RequestEvent.COMPLETE)
     document = command("show", made["id"], "--json").document
     assert (document["state"], document["progress"]["percent"]) == ("completed", 100.0)
     assert command("show", made["id"], "--rejected", "--json").document == [

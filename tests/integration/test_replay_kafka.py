@@ -25,8 +25,8 @@ from waybill.config.names import TopicPartition
 from waybill.replay.requests.delivery.kafka_topic import TopicDelivery
 from waybill.replay.requests.delivery.steps import TargetUnavailable
 from waybill.replay.requests.message import ReplayedMessage
-from waybill.replay.requests.states import State
-from waybill.services.kafka.target import KafkaTarget
+from waybill.replay.requests.states import RequestState
+from waybill.services.kafka.target import TargetCluster
 
 pytestmark = pytest.mark.integration
 
@@ -65,8 +65,8 @@ def topic(scene: ReplayScene, topic_name: str) -> str:
 
 
 @pytest.fixture
-def target() -> Iterator[KafkaTarget]:
-    with KafkaTarget(KafkaEndpoint.of(find_connection("kafka_default"))) as opened:
+def target() -> Iterator[TargetCluster]:
+    with TargetCluster(KafkaEndpoint.of(find_connection("kafka_default"))) as opened:
         yield opened
 
 
@@ -145,7 +145,7 @@ def test_a_topic_has_each_message_once_after_a_worker_was_killed(
 
 def serve_until_completed(scene: ReplayScene, request: str) -> None:
     deadline = time.monotonic() + 90
-    while scene.show(request).state is not State.COMPLETED:
+    while scene.show(request).state is not RequestState.COMPLETED:
         assert time.monotonic() < deadline, scene.show(request).problem
         scene.serve(30)
         time.sleep(0.5)
@@ -163,7 +163,7 @@ def values(scene: ReplayScene, topic: str) -> list[bytes | None]:
     return sorted(message.value or b"" for message in consume(scene.stream.servers, topic))
 
 
-def test_messages_behind_an_old_state_are_not_sent_again(scene: ReplayScene, topic: str, target: KafkaTarget) -> None:
+def test_messages_behind_an_old_state_are_not_sent_again(scene: ReplayScene, topic: str, target: TargetCluster) -> None:
     messages = messages_of(300)
     first = TopicDelivery(target, topic, None)
     first.prepare()
@@ -181,7 +181,7 @@ def test_messages_behind_an_old_state_are_not_sent_again(scene: ReplayScene, top
 
 
 def test_a_state_that_was_prepared_and_then_lost_its_worker_still_knows_what_the_target_has(
-    scene: ReplayScene, topic: str, target: KafkaTarget
+    scene: ReplayScene, topic: str, target: TargetCluster
 ) -> None:
     messages = messages_of(100)
     first = TopicDelivery(target, topic, None)
@@ -196,11 +196,11 @@ def test_a_state_that_was_prepared_and_then_lost_its_worker_still_knows_what_the
     assert len(values(scene, topic)) == 100
 
 
-def test_a_worker_behind_its_successor_sends_nothing(scene: ReplayScene, topic: str, target: KafkaTarget) -> None:
+def test_a_worker_behind_its_successor_sends_nothing(scene: ReplayScene, topic: str, target: TargetCluster) -> None:
     messages = messages_of(200)
     first = TopicDelivery(target, topic, None)
     first.prepare()
-    with KafkaTarget(KafkaEndpoint.of(find_connection("kafka_default"))) as other:
+    with TargetCluster(KafkaEndpoint.of(find_connection("kafka_default"))) as other:
         second = TopicDelivery(other, topic, first.state)
         second.prepare()
         second.deliver(messages[:120])
@@ -211,7 +211,7 @@ def test_a_worker_behind_its_successor_sends_nothing(scene: ReplayScene, topic: 
     assert values(scene, topic) == sorted(message.value or b"" for message in messages)
 
 
-def wait_for_config(target: KafkaTarget, topic: str, max_message_bytes: str) -> None:
+def wait_for_config(target: TargetCluster, topic: str, max_message_bytes: str) -> None:
     """Wait until every broker knows the config of a new topic: any of them may be asked."""
     deadline, seen = time.monotonic() + 30, 0
     while seen < 10:
@@ -224,7 +224,7 @@ def wait_for_config(target: KafkaTarget, topic: str, max_message_bytes: str) -> 
 
 
 def test_a_message_that_is_too_large_for_the_topic_is_rejected_and_the_others_delivered(
-    scene: ReplayScene, topic_name: str, target: KafkaTarget
+    scene: ReplayScene, topic_name: str, target: TargetCluster
 ) -> None:
     create_topic(scene.stream.servers, topic_name, 1, max_message_bytes="2000")
     wait_for_config(target, topic_name, "2000")
@@ -239,7 +239,7 @@ def test_a_message_that_is_too_large_for_the_topic_is_rejected_and_the_others_de
 
 
 def test_a_topic_that_is_missing_or_was_created_again_is_refused(
-    scene: ReplayScene, topic: str, target: KafkaTarget
+    scene: ReplayScene, topic: str, target: TargetCluster
 ) -> None:
     with pytest.raises(ReplayRefused, match="create it"):
         TopicDelivery(target, "no-such-topic", None).prepare()
@@ -250,7 +250,7 @@ def test_a_topic_that_is_missing_or_was_created_again_is_refused(
         prepare_again_and_again(target, topic, first.state)
 
 
-def prepare_again_and_again(target: KafkaTarget, topic: str, state: dict[str, Any]) -> None:
+def prepare_again_and_again(target: TargetCluster, topic: str, state: dict[str, Any]) -> None:
     """Prepare as workers do, which come again when the brokers do not answer: until all know of a deletion."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:

@@ -14,7 +14,7 @@ import pytest
 from devstack import Stack
 from waybill.config.connections import S3Endpoint
 from waybill.config.names import TopicPartition, replay_seen_prefix
-from waybill.replay.requests.delivery.s3_objects import S3Objects, deliver_objects
+from waybill.replay.requests.delivery.s3_objects import RequestObjects, deliver_objects
 from waybill.replay.requests.delivery.seen import SeenIds
 from waybill.replay.requests.message import ReplayedMessage
 from waybill.replay.requests.targets import ObjectCompression
@@ -46,7 +46,7 @@ def messages_of(count: int) -> list[ReplayedMessage]:
 
 
 def test_a_killed_worker_and_a_rival_leave_each_message_once_behind_links(store: Store, endpoint: S3Endpoint) -> None:
-    objects, messages = S3Objects(store, REQUEST, ObjectCompression.GZIP), messages_of(1_000)
+    objects, messages = RequestObjects(store, REQUEST, ObjectCompression.GZIP), messages_of(1_000)
     killed = deliver_objects(objects, messages, 0, part_messages=300)
     assert [part.was_there for part in islice(killed, 2)] == [False, False]
     # Its cursor was never stored, so the next worker begins again, and cuts its parts in another way.

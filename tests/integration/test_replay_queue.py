@@ -26,7 +26,7 @@ from waybill.replay.requests.claims import MAX_CURSOR_CHARACTERS, Claim, Claims
 from waybill.replay.requests.database import Database, locks, metadata, rejected, requests
 from waybill.replay.requests.migrations import migrate
 from waybill.replay.requests.queue import Queue
-from waybill.replay.requests.states import Event, State
+from waybill.replay.requests.states import RequestEvent, RequestState
 from waybill.replay.requests.stored import Progress, RejectedMessage
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ def test_a_request_is_shown_as_it_was_created(queue: Queue) -> None:
     stored, is_new = queue.create(wanted(b"\xff\0"), "ada", NOW)
     assert is_new
     assert queue.show(stored.request.id.lower()) == stored
-    assert (stored.state, stored.claim, stored.progress, stored.rejected) == (State.OPEN, 0, Progress(), 0)
+    assert (stored.state, stored.claim, stored.progress, stored.rejected) == (RequestState.OPEN, 0, Progress(), 0)
     assert stored.request.requested == wanted(b"\xff\0")
     assert stored.document(NOW)["request"]["keys"] == [{"base64": "/wA="}]
 
@@ -107,7 +107,7 @@ def test_pages_hold_every_request_once_and_the_newest_first(queue: Queue) -> Non
         found += [stored.request.id for stored in page]
     assert found == ids[::-1]
     assert [stored.request.id for stored in queue.page(requester="bob")] == ids[::2][::-1]
-    assert queue.page(state=State.FAILED) == []
+    assert queue.page(state=RequestState.FAILED) == []
     for limit in (0, 1_001):
         with pytest.raises(ReplayRefused, match="limit"):
             queue.page(limit=limit)
@@ -117,7 +117,7 @@ def test_the_same_idempotency_key_gives_the_same_request_also_after_its_end(queu
     first, _ = queue.create(wanted(), "ada", NOW, idempotency_key="k")
     queue.cancel(first.request.id, "ada", "", NOW)
     again, is_new = queue.create(wanted(), "ada", NOW + 1, idempotency_key="k")
-    assert (again.request.id, again.state, is_new) == (first.request.id, State.CANCELLED, False)
+    assert (again.request.id, again.state, is_new) == (first.request.id, RequestState.CANCELLED, False)
     assert queue.create(wanted(), "bob", NOW, idempotency_key="k")[1]
     with pytest.raises(ReplayRefused, match=f"'k' is the key of {first.request.id}, which is another request"):
         queue.create(wanted(b"other"), "ada", NOW, idempotency_key="k")
@@ -154,12 +154,12 @@ def test_a_repeated_request_is_returned_though_the_quota_is_reached(database: Da
 
 def test_a_cancelled_request_stays_cancelled_and_an_ended_one_cannot_be_cancelled(queue: Queue, claims: Claims) -> None:
     ids = [create(queue, now=NOW + number) for number in range(2)]
-    claims.finish(claimed(claims), NOW, Event.COMPLETE)
+    claims.finish(claimed(claims), NOW, RequestEvent.COMPLETE)
     with pytest.raises(ReplayRefused, match=f"{ids[0]} is completed already"):
         queue.cancel(ids[0], "ada", "", NOW)
     for _ in range(2):
         stored = queue.cancel(ids[1], "ada", "a mistake", NOW)
-        assert (stored.state, stored.reason) == (State.CANCELLED, "cancelled by ada: a mistake")
+        assert (stored.state, stored.reason) == (RequestState.CANCELLED, "cancelled by ada: a mistake")
     assert claims.claim("w1", NOW + 10 * TIMEOUT_MS) is None
 
 
@@ -170,26 +170,29 @@ def test_a_request_is_served_to_its_end(queue: Queue, claims: Claims) -> None:
     request_id = create(queue)
     claim = claimed(claims)
     assert (claim.request.id, claim.number, claim.progress) == (request_id, 1, Progress())
-    assert queue.show(request_id).state is State.STARTED
+    assert queue.show(request_id).state is RequestState.STARTED
     claims.heartbeat(claim, NOW + 1)
     claims.record_progress(claim, NOW + 100_000, Progress({"flights/0": 17}, found=5, delivered=4, share=0.25))
     stored = queue.show(request_id)
     assert (stored.state, stored.heartbeat_ms, stored.progress.cursor) == (
-        State.ONGOING,
+        RequestState.ONGOING,
         NOW + 100_000,
         {"flights/0": 17},
     )
     assert stored.remaining_seconds(NOW + 100_000) == 300
-    claims.finish(claim, NOW + 200_000, Event.COMPLETE)
+    claims.finish(claim, NOW + 200_000, RequestEvent.COMPLETE)
     stored = queue.show(request_id)
-    assert (stored.state, stored.progress.share, stored.finished_at_ms) == (State.COMPLETED, 1.0, NOW + 200_000)
+    assert (stored.state, stored.progress.share, stored.finished_at_ms) == (RequestState.COMPLETED, 1.0, NOW + 200_000)
     assert claims.claim("w1", NOW + 10 * TIMEOUT_MS) is None
 
 
 def test_a_failed_request_has_its_reason(queue: Queue, claims: Claims) -> None:
     request_id = create(queue)
-    claims.finish(claimed(claims), NOW, Event.FAIL, "the target does not exist")
-    assert (queue.show(request_id).state, queue.show(request_id).reason) == (State.FAILED, "the target does not exist")
+    claims.finish(claimed(claims), NOW, RequestEvent.FAIL, "the target does not exist")
+    assert (queue.show(request_id).state, queue.show(request_id).reason) == (
+        RequestState.FAILED,
+        "the target does not exist",
+    )
 
 
 def test_a_request_that_is_given_back_continues_at_its_cursor_after_the_pause(queue: Queue, claims: Claims) -> None:
@@ -209,8 +212,8 @@ def writes(claims: Claims, claim: Claim, now: int) -> list[Callable[[], None]]:
         lambda: claims.record_progress(claim, now, Progress({"next": 666}, 666, 666, 0.666)),
         lambda: claims.reject(claim, now, [RejectedMessage("flights", 6, 66, "666")]),
         lambda: claims.release(claim, now),
-        lambda: claims.finish(claim, now, Event.COMPLETE),
-        lambda: claims.finish(claim, now, Event.FAIL, "666"),
+        lambda: claims.finish(claim, now, RequestEvent.COMPLETE),
+        lambda: claims.finish(claim, now, RequestEvent.FAIL, "666"),
     ]
 
 
@@ -229,7 +232,7 @@ def test_a_claim_without_heartbeat_goes_to_another_worker_and_every_write_of_the
             write()
     assert queue.show(request_id) == before
     assert queue.rejected_of(request_id) == []
-    claims.finish(winner, NOW + TIMEOUT_MS, Event.COMPLETE)
+    claims.finish(winner, NOW + TIMEOUT_MS, RequestEvent.COMPLETE)
 
 
 def test_a_late_worker_whose_request_nobody_claimed_goes_on(queue: Queue, claims: Claims) -> None:
@@ -245,7 +248,7 @@ def test_every_write_after_the_end_a_release_or_a_cancellation_is_refused(queue:
     assert [claim.request.id for claim in (first, second, third)] == [cancelled, released, failed]
     queue.cancel(cancelled, "ada", "a mistake", NOW)
     claims.release(second, NOW)
-    claims.finish(third, NOW, Event.FAIL, "broken")
+    claims.finish(third, NOW, RequestEvent.FAIL, "broken")
     for write in writes(claims, first, NOW):
         with pytest.raises(ReplayClaimLost, match=r"is cancelled .cancelled by ada: a mistake.*worker w0 must stop"):
             write()
@@ -280,7 +283,7 @@ def test_requesters_are_served_by_turns_however_many_requests_one_has(queue: Que
     for number in range(6):
         claim = claimed(claims, now=NOW + 100 + number)
         order.append(claim.request.requester)
-        claims.finish(claim, NOW + 100 + number, Event.COMPLETE)
+        claims.finish(claim, NOW + 100 + number, RequestEvent.COMPLETE)
     assert order == ["ada", "bob", "eve", "ada", "ada", "ada"]
 
 
@@ -312,7 +315,7 @@ def test_texts_from_outside_are_stored_without_control_characters(queue: Queue, 
     request_id, other = create(queue), create(queue, now=NOW + 1)
     claim = claimed(claims, text)
     claims.reject(claim, NOW, [RejectedMessage("flights", 0, 0, text), RejectedMessage("flights", 0, 1, "x" * 9_999)])
-    claims.finish(claim, NOW, Event.FAIL, text)
+    claims.finish(claim, NOW, RequestEvent.FAIL, text)
     stored = queue.show(request_id)
     assert (stored.worker, stored.reason) == (plain, plain)
     assert [len(each.reason) for each in queue.rejected_of(request_id)] == [len(plain), 2_000]
@@ -331,7 +334,7 @@ def test_a_cursor_that_is_too_large_is_refused(queue: Queue, claims: Claims) -> 
 def test_an_event_that_does_not_end_a_request_cannot_finish_it(queue: Queue, claims: Claims) -> None:
     create(queue)
     with pytest.raises(ValueError, match="does not end"):
-        claims.finish(claimed(claims), NOW, Event.CANCEL)
+        claims.finish(claimed(claims), NOW, RequestEvent.CANCEL)
 
 
 def test_a_request_that_cannot_be_read_is_left_out_and_others_are_served(
@@ -376,11 +379,11 @@ def test_each_write_that_was_committed_unanswered_has_the_same_outcome_when_it_i
         claims.record_progress(claim, NOW, Progress({"next": 8}, 10, 9, 0.5), messages)
         claims.reject(claim, NOW, messages)
         claims.heartbeat(claim, NOW)
-        claims.finish(claim, NOW, Event.COMPLETE)
+        claims.finish(claim, NOW, RequestEvent.COMPLETE)
         claims.release(other, NOW)
         stored = queue.show(ids[0])
-        assert (stored.state, stored.rejected, stored.progress.found) == (State.COMPLETED, 1, 10)
-        assert queue.cancel(ids[1], "ada", "", NOW).state is State.CANCELLED
+        assert (stored.state, stored.rejected, stored.progress.found) == (RequestState.COMPLETED, 1, 10)
+        assert queue.cancel(ids[1], "ada", "", NOW).state is RequestState.CANCELLED
 
 
 def test_a_claim_whose_answer_is_lost_is_served_after_the_timeout(
@@ -412,7 +415,7 @@ def _serve(endpoint: DatabaseEndpoint, worker: str, path: Path) -> None:
         claims = helpers.claims_of(database)
         while claim := claims.claim(worker, NOW):
             claims.record_progress(claim, NOW, Progress({"worker": worker}, 1, 1, 1.0))
-            claims.finish(claim, NOW, Event.COMPLETE)
+            claims.finish(claim, NOW, RequestEvent.COMPLETE)
             served.write(f"{claim.request.id} {claim.number}\n")
 
 
@@ -422,7 +425,7 @@ def test_many_processes_serve_each_request_once(database: Database, queue: Queue
     assert helpers.in_processes(_serve, arguments) == [0] * 6
     served = [line for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
     assert sorted(served) == sorted(f"{each} 1" for each in ids)
-    assert {stored.state for stored in queue.page()} == {State.COMPLETED}
+    assert {stored.state for stored in queue.page()} == {RequestState.COMPLETED}
 
 
 def _claim_and_die(endpoint: DatabaseEndpoint) -> None:
@@ -436,7 +439,7 @@ def test_a_worker_that_is_killed_after_its_claim_loses_it_to_another(
 ) -> None:
     request_id = create(queue)
     assert helpers.in_processes(_claim_and_die, [(database.endpoint,)]) == [-signal.SIGKILL]
-    assert (queue.show(request_id).state, queue.show(request_id).worker) == (State.STARTED, "dead")
+    assert (queue.show(request_id).state, queue.show(request_id).worker) == (RequestState.STARTED, "dead")
     assert claims.claim("w2", NOW + TIMEOUT_MS - 1) is None
     assert claimed(claims, "w2", NOW + TIMEOUT_MS).number == 2
 
@@ -513,7 +516,7 @@ def test_no_query_reads_the_whole_table_of_requests(tmp_path: Path) -> None:
         claim = claimed(claims)
         claims.record_progress(claim, NOW, Progress(), [RejectedMessage("flights", 0, 1, "400")])
         claims.release(claim, NOW)
-        queue.page(state=State.OPEN)
+        queue.page(state=RequestState.OPEN)
         queue.page(requester="ada")
         queue.rejected_of(request_id)
         queue.cancel(request_id, "ada", "", NOW)
@@ -546,7 +549,7 @@ def test_requests_that_ended_long_ago_are_removed_with_their_rejected_messages(d
         claim = claims.claim("worker", NOW + 10)
         assert claim is not None
         claims.reject(claim, NOW + 10, [RejectedMessage("flights", 0, number, "no")])
-        claims.finish(claim, NOW + 1_000 * number, Event.COMPLETE)
+        claims.finish(claim, NOW + 1_000 * number, RequestEvent.COMPLETE)
         ended.append(claim.request.id)
     still_open, _ = queue.create(wanted(), "ada", NOW)
     assert queue.remove_ended(NOW + 2_000) == 2

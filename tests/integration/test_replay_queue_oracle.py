@@ -27,7 +27,7 @@ from waybill.base.errors import ReplayClaimLost, ReplayQuotaReached, ReplayRefus
 from waybill.config.models.replay import ReplayQuotas
 from waybill.replay.requests.claims import Claim
 from waybill.replay.requests.migrations import migrate
-from waybill.replay.requests.states import Event, State
+from waybill.replay.requests.states import RequestEvent, RequestState
 from waybill.replay.requests.stored import Progress, RejectedMessage
 
 QUOTAS = ReplayQuotas(open_requests=6, open_requests_per_requester=4, requests_per_day=1_000)
@@ -41,7 +41,7 @@ class Expected:
     id: str
     requester: str
     priority: int
-    state: State = State.OPEN
+    state: RequestState = RequestState.OPEN
     claim: int = 0
     heartbeat: int | None = None
     not_before: int = 0
@@ -50,7 +50,7 @@ class Expected:
 
     @property
     def is_open(self) -> bool:
-        return self.state in (State.OPEN, State.STARTED, State.ONGOING)
+        return self.state in (RequestState.OPEN, RequestState.STARTED, RequestState.ONGOING)
 
     def is_claimed(self, now: int) -> bool:
         return self.heartbeat is not None and self.heartbeat > now - TIMEOUT_MS
@@ -106,7 +106,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert claim.progress.cursor == (None if expected.cursor is None else {"next": expected.cursor})
         expected.claim += 1
         expected.heartbeat = self.now
-        expected.state = State.STARTED if expected.state is State.OPEN else expected.state
+        expected.state = RequestState.STARTED if expected.state is RequestState.OPEN else expected.state
         self.last_claimed[expected.requester] = self.now
         return claim
 
@@ -154,7 +154,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert expected is None
             return
         assert expected is not None
-        expected.state, expected.cursor, expected.heartbeat = State.ONGOING, cursor, self.now
+        expected.state, expected.cursor, expected.heartbeat = RequestState.ONGOING, cursor, self.now
         expected.rejected |= offsets
 
     @rule(claim=consumes(claims_made), pause=st.sampled_from([0, 5_000]))
@@ -168,10 +168,10 @@ class QueueMachine(RuleBasedStateMachine):
         assert expected is not None
         expected.heartbeat, expected.not_before = None, self.now + pause
 
-    @rule(claim=claims_made, event=st.sampled_from([Event.COMPLETE, Event.FAIL]))
-    def finish(self, claim: Claim, event: Event) -> None:
+    @rule(claim=claims_made, event=st.sampled_from([RequestEvent.COMPLETE, RequestEvent.FAIL]))
+    def finish(self, claim: Claim, event: RequestEvent) -> None:
         expected = self._holds(claim)
-        end = State.COMPLETED if event is Event.COMPLETE else State.FAILED
+        end = RequestState.COMPLETED if event is RequestEvent.COMPLETE else RequestState.FAILED
         known = self.requests[claim.request.id]
         is_repeated = known.claim == claim.number and known.state is end
         try:
@@ -191,10 +191,10 @@ class QueueMachine(RuleBasedStateMachine):
         try:
             self.queue.cancel(expected.id, "ada", "", self.now)
         except ReplayRefused:
-            assert expected.state in (State.COMPLETED, State.FAILED)
+            assert expected.state in (RequestState.COMPLETED, RequestState.FAILED)
             return
-        assert expected.is_open or expected.state is State.CANCELLED
-        expected.state, expected.heartbeat = State.CANCELLED, None
+        assert expected.is_open or expected.state is RequestState.CANCELLED
+        expected.state, expected.heartbeat = RequestState.CANCELLED, None
 
     @invariant()
     def the_database_has_what_the_model_has(self) -> None:

@@ -18,7 +18,7 @@ from devstack import Stack
 from waybill.config import names
 from waybill.replay.requests.cursor import Cursor
 from waybill.replay.requests.database import Database, requests
-from waybill.replay.requests.states import State
+from waybill.replay.requests.states import RequestState
 from waybill.replay.requests.stored import cursor_json
 
 pytestmark = pytest.mark.integration
@@ -62,7 +62,7 @@ def test_an_hour_of_a_key_is_delivered_to_objects_once_and_in_order(
     assert len(wanted) > 500
     assert scene.parts(request) == wanted
     stored = scene.show(request)
-    assert (stored.state, stored.progress.share) == (State.COMPLETED, 1.0)
+    assert (stored.state, stored.progress.share) == (RequestState.COMPLETED, 1.0)
     assert stored.progress.delivered == len(wanted) == scene.manifest(request)["messages"]
     assert stored.progress.found == stored.progress.delivered + stored.duplicates
     assert stored.duplicates > 5
@@ -143,7 +143,7 @@ def test_a_webhook_that_is_down_gets_the_messages_when_it_is_back(scene: ReplayS
         scene.stream.file.write_text(scene.stream.file.read_text().replace("allow_http", "attempts: 1, allow_http"))
         assert scene.serve().turns == 1
         stored = scene.show(request)
-        assert stored.state is State.ONGOING
+        assert stored.state is RequestState.ONGOING
         assert "503" in stored.problem
         assert stored.not_before_ms > time.time() * 1000 + 5_000
         is_down[0] = False
@@ -159,7 +159,7 @@ def test_a_webhook_that_cannot_prove_that_it_is_the_owners_gets_nothing(scene: R
         request = scene.request(["k3"], 0, 60, {"type": "webhook", "url": receiver.url})
         assert scene.serve().failed == 1
     stored = scene.show(request)
-    assert stored.state is State.FAILED
+    assert stored.state is RequestState.FAILED
     assert "401" in stored.reason
     assert not receiver.messages
 
@@ -194,7 +194,7 @@ def test_a_cancelled_request_stops_and_a_stream_that_is_gone_is_tried_later(scen
     assert scene.stream.waybill("replay", "cancel", request, "--reason", "test", "--by", "ann").code == 0
     make_due(scene, request)
     assert scene.serve().turns == 0
-    assert scene.show(request).state is State.CANCELLED
+    assert scene.show(request).state is RequestState.CANCELLED
 
 
 def make_due(scene: ReplayScene, request_id: str) -> None:

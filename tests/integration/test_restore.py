@@ -26,7 +26,7 @@ from devstack.jars import JarSet, resolve
 from waybill.archive.chain.topic_settings import TopicSettings, record_topic_settings
 from waybill.base.errors import ChainBroken, CorruptBatch
 from waybill.config import names
-from waybill.watch.ledger.signature import CheckResult, check_signed
+from waybill.watch.ledger.signature import SignatureCheck, check_signed
 
 pytestmark = pytest.mark.integration
 
@@ -483,10 +483,10 @@ def test_signed_report_says_what_was_compared(archived: ArchivedStream, monkeypa
     with target_topic(archived) as target:
         restore = restored(archived, target)
         signed = archived.waybill("restore", "verify", restore, "--sign", "waybill_signing").document
-        assert check_signed(signed, key.public_key(), "report") is CheckResult.VALID
+        assert check_signed(signed, key.public_key(), "report") is SignatureCheck.VALID
         assert secret not in json.dumps(signed)
         signed["report"]["messages"] += 1
-        assert check_signed(signed, key.public_key(), "report") is CheckResult.CHANGED
+        assert check_signed(signed, key.public_key(), "report") is SignatureCheck.CHANGED
 
 
 def test_message_stamped_ahead_is_refused_and_named_and_restored_after_the_config_is_raised(

@@ -13,8 +13,7 @@ from quarantine_scenes import BROKEN, GOOD, JUNK, MENDED, TP0, check_done, check
 
 from waybill.base import failpoints
 from waybill.base.errors import RetryRefused
-from waybill.tables.audit import Decision, DecisionKind
-from waybill.tables.audit import run as audit_run
+from waybill.tables.audit import DecisionKind, HoldDecision, audit_run
 from waybill.tables.audit.results_table import read_results
 from waybill.tables.quarantine.staged import find_retry
 
@@ -26,7 +25,7 @@ NO_SUCH_ID = {**MENDED, "message_id": "number"}
 """A parser that takes the id from a field that no message has."""
 ALL_HAVE_IDS = {"checks": {"message_id_null_share": {"severity": "critical", "max_share": 0, "min_messages": 1}}}
 SMALL_OFFSETS = {"expect_column_values_to_be_between": {"column": "offset", "max_value": 110}}
-ANN = Decision(DecisionKind.RELEASED, "ann", "these have no ids", datetime(2026, 1, 1, tzinfo=UTC))
+ANN = HoldDecision(DecisionKind.RELEASED, "ann", "these have no ids", datetime(2026, 1, 1, tzinfo=UTC))
 
 
 class Killed(BaseException):

@@ -38,7 +38,7 @@ from waybill.records.batches.produced import stamp
 from waybill.services.coordination import CommittedOffset, Coordinator, ZkPaths, ZooKeeperSession
 from waybill.services.kafka.batch_producer import Batches
 from waybill.services.kafka.kafka import KafkaSource
-from waybill.services.kafka.target import KafkaTarget
+from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store
 
 pytestmark = pytest.mark.integration
@@ -202,7 +202,7 @@ def test_batches_are_produced_with_sasl(
 ) -> None:
     """Batches of a megabyte, which the socket takes in pieces, and more of them than may be in flight."""
     servers.allow(ALICE, tp.topic, AclOperation.WRITE)
-    with KafkaTarget(endpoint(servers.kafka_as(ALICE, "SCRAM-SHA-256", protocol))) as target:
+    with TargetCluster(endpoint(servers.kafka_as(ALICE, "SCRAM-SHA-256", protocol))) as target:
         target.find_topic(tp.topic)
         who = target.producer.new_producer()
         data = []

@@ -35,8 +35,8 @@ from waybill.watch.promises.action_log import (
     record_action,
     record_outcome,
 )
-from waybill.watch.promises.run import run_watch
-from waybill.watch.promises.status import Status
+from waybill.watch.promises.status import WatchStatus
+from waybill.watch.promises.watch_run import run_watch
 
 pytestmark = pytest.mark.integration
 
@@ -52,16 +52,16 @@ class Shown(ArchivedStream):
         self.directory = directory
         self.now_ms = START_MS
 
-    def watch(self, minutes: int = 1) -> Status:
+    def watch(self, minutes: int = 1) -> WatchStatus:
         """Watch, and return what the pages then show."""
         self.now_ms += minutes * MINUTE
         run_watch(self.config, now_ms=lambda: self.now_ms, directory=self.directory)
         return self.stored()
 
-    def stored(self) -> Status:
+    def stored(self) -> WatchStatus:
         """Return the stored document."""
         with Store.of(self.config.storage) as store:
-            return Status.parse(store.read(status_key(store.prefix)), "status")
+            return WatchStatus.parse(store.read(status_key(store.prefix)), "status")
 
     def order(self, **fields: str) -> Order:
         """Return an order of ada."""

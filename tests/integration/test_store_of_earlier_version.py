@@ -17,8 +17,8 @@ from devstack import Stack
 from waybill.archive.chain.chain import ChainStart
 from waybill.archive.chain.gaps import Gap
 from waybill.services.coordination import CommittedOffset
-from waybill.tables.dedup.plan import SweepPlan
-from waybill.tables.partition.plan import Plan
+from waybill.tables.dedup.sweep_plan import SweepPlan
+from waybill.tables.partition.partition_plan import Plan
 from waybill.tables.quarantine.staged import StagedRetry
 
 pytestmark = pytest.mark.integration

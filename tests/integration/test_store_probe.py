@@ -15,7 +15,7 @@ from ingest_scenes import Archive, Cluster
 from typer.testing import CliRunner
 
 from devstack import Stack
-from waybill.archive.ingest.report import Outcome
+from waybill.archive.ingest.lane_report import Outcome
 from waybill.base.errors import StoreUnavailable
 from waybill.config import names
 from waybill.config.connections import Checksums, S3Endpoint

@@ -18,16 +18,16 @@ from sweep_scenes import START_MS, RandomRows, SweptScene, compact, damage_index
 from waybill.base.errors import ConfigError, PlanUnusable
 from waybill.config.names import TopicPartition, staged_key, sweeps_prefix
 from waybill.tables.dedup.execute import InThisProcess
-from waybill.tables.dedup.plan import SweepPlan
 from waybill.tables.dedup.status import read_status
 from waybill.tables.dedup.sweep import run_sweep
+from waybill.tables.dedup.sweep_plan import SweepPlan
 from waybill.tables.iceberg.commit import copy_state_to_new_snapshot
 from waybill.tables.iceberg.progress import read_progress
 from waybill.tables.iceberg.state import PROGRESS_PROPERTY
 from waybill.tables.partition.rows import table_rows
 from waybill.tables.staging.driver import RunOutcome
-from waybill.watch.verify.report import Report
 from waybill.watch.verify.unique import check_unique
+from waybill.watch.verify.verify_report import VerifyReport
 
 pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 
@@ -209,10 +209,10 @@ def fill_table_before_dedup(swept: SweptScene) -> datetime:
     return commit_time_of(swept)
 
 
-def verify_unique(swept: SweptScene) -> Report:
+def verify_unique(swept: SweptScene) -> VerifyReport:
     main = swept.main
     ranges = {tp: (0, following) for tp, following in read_progress(main.metadata, "main").items()}
-    report = Report("flights", 1)
+    report = VerifyReport("flights", 1)
     check_unique(main, swept.tables, ranges, report, Silent(), window_offsets=1 << 20)
     return report
 

@@ -21,7 +21,7 @@ from sweep_scenes import SweptScene
 
 from waybill.base.errors import ConnectionMissing
 from waybill.config.names import TopicPartition
-from waybill.tables.dedup.plan import epoch_ms
+from waybill.tables.dedup.sweep_plan import epoch_ms
 from waybill.tables.iceberg.commit import copy_state_to_new_snapshot
 from waybill.tables.spark.execute import SparkSweep
 from waybill.tables.staging.driver import RunOutcome

@@ -29,10 +29,10 @@ from waybill.config.models import Config, load_config
 from waybill.config.names import status_key
 from waybill.interfaces.web.csrf import COOKIE, csrf_token, new_page_key
 from waybill.services.store import Store
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.partition.tasks import run_task
-from waybill.watch.promises.run import run_watch
-from waybill.watch.promises.status import ChainRange, PauseStatus, Status, StreamStatus
+from waybill.watch.promises.status import ChainRange, PauseStatus, StreamStatus, WatchStatus
+from waybill.watch.promises.watch_run import run_watch
 
 pytestmark = [
     pytest.mark.integration,
@@ -82,7 +82,7 @@ def shifted(value: Any, by_ms: int) -> Any:
     return replace(value, **changed)
 
 
-def fresh(status: Status | None = None) -> Status:
+def fresh(status: WatchStatus | None = None) -> WatchStatus:
     """Return the sample as if the watch had measured now."""
     return shifted(status or sample_status(), time.time_ns() // 1_000_000 - NOW_MS)  # type: ignore[no-any-return]
 
@@ -94,7 +94,7 @@ class Scene:
         self.server, self.browser, self.directory, self.reader = server, browser, directory, reader
         self.config: Config = load_config(Path(server.environment["WAYBILL_CONFIG"]))
 
-    def store(self, status: Status | None = None) -> None:
+    def store(self, status: WatchStatus | None = None) -> None:
         """Store a status document, and wait until the server has read it."""
         status = fresh(status)
         with Store.of(self.config.storage) as store:
@@ -119,7 +119,7 @@ class Scene:
 
         run_watch(self.config, find=find, directory=self.directory)
         with Store.of(self.config.storage) as store:
-            self.wait_for(Status.parse(store.read(status_key(store.prefix)), "status").at_ms)
+            self.wait_for(WatchStatus.parse(store.read(status_key(store.prefix)), "status").at_ms)
 
     def wait_for(self, at_ms: int) -> None:
         end = time.monotonic() + 30

@@ -12,7 +12,7 @@ from partition_scenes import Scene, junk
 from waybill.config.names import BackupName, TopicPartition
 from waybill.records.batches.encode import Record
 from waybill.services.coordination import CommittedOffset
-from waybill.watch.verify import Report, verify_stream
+from waybill.watch.verify import VerifyReport, verify_stream
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +29,7 @@ class Quiet:
 
 def verify(
     scene: Scene, read_committed: Callable[[TopicPartition], CommittedOffset | None] = lambda _: None, **options: Any
-) -> Report:
+) -> VerifyReport:
     return verify_stream(
         "flights",
         scene.stream,
@@ -53,7 +53,7 @@ def fill(make_scene: MakeScene, format_: Any) -> Scene:
     return scene
 
 
-def faults(report: Report) -> list[str]:
+def faults(report: VerifyReport) -> list[str]:
     """Return the faults of tables and files. Those of committed offsets are left out: the scenes have none."""
     return [str(fault) for fault in report.faults if fault.kind != "committed"]
 

@@ -17,7 +17,7 @@ from sweep_scenes import START_MS, SweptScene
 from waybill.config.models import Dedup
 from waybill.config.names import TopicPartition
 from waybill.watch.verify.keys import check_keys
-from waybill.watch.verify.report import Report
+from waybill.watch.verify.verify_report import VerifyReport
 
 pytestmark = pytest.mark.integration
 
@@ -57,8 +57,8 @@ def _values(key: tuple[str, ...], value: str | None) -> tuple[Any, ...]:
     return ("assigned-by-nobody",) if key == ("message_id",) else (value,)
 
 
-def check(swept: SweptScene, rows_in_memory: int = 1 << 20, window_offsets: int = 1 << 20) -> Report:
-    report = Report("flights", 1)
+def check(swept: SweptScene, rows_in_memory: int = 1 << 20, window_offsets: int = 1 << 20) -> VerifyReport:
+    report = VerifyReport("flights", 1)
     settings = swept.scene.stream.dedup
     assert isinstance(settings, Dedup)
     ranges = {A: (0, 1000), B: (0, 1000)}

@@ -34,8 +34,8 @@ from waybill.tables.partition.rows import TABLE_ROWS
 from waybill.tables.staging.file_writer import PartitionedWriter
 from waybill.tables.staging.table_layout import TableLayout
 from waybill.tables.staging.uploads import Uploads
-from waybill.watch.verify.report import Fault, FaultKind, Report
 from waybill.watch.verify.unique import check_unique
+from waybill.watch.verify.verify_report import FaultKind, VerifyFault, VerifyReport
 
 pytestmark = pytest.mark.integration
 
@@ -140,8 +140,8 @@ class HandFilledTables:
         table.maintenance.expire_snapshots().by_ids(older).commit()
         table.refresh()
 
-    def check(self, window_offsets: int = 1 << 20) -> Report:
-        report = Report("flights", 1)
+    def check(self, window_offsets: int = 1 << 20) -> VerifyReport:
+        report = VerifyReport("flights", 1)
         tables = ensure_dedup_tables(self.catalog, STREAM, self.main)
         listener = Silent()
         check_unique(
@@ -295,8 +295,8 @@ def test_row_that_was_not_swept_is_foreign(made: HandFilledTables) -> None:
 
 
 def test_rows_of_a_missing_backup_object_are_effects_of_that_fault(made: HandFilledTables) -> None:
-    report = Report("flights", 1)
-    report.add_fault(Fault(FaultKind.MISSING, "key", A, 90, 100, "no backup object holds these offsets"))
+    report = VerifyReport("flights", 1)
+    report.add_fault(VerifyFault(FaultKind.MISSING, "key", A, 90, 100, "no backup object holds these offsets"))
     tables = ensure_dedup_tables(made.catalog, STREAM, made.main)
     ranges = {A: (0, 90), B: (0, 50)}
     progress = {A: 100, B: 50}
@@ -348,7 +348,7 @@ def test_main_table_that_was_dropped_and_created_again_is_a_fault(made: HandFill
     tables = ensure_dedup_tables(made.catalog, STREAM, made.main)
     made.catalog.drop_table("x.flights")
     main = ensure_tables(made.catalog, STREAM).main
-    report = Report("flights", 1)
+    report = VerifyReport("flights", 1)
     check_unique(main, tables, {}, report, Silent(), window_offsets=10)
     (fault,) = report.faults
     assert "and x.flights has another one: it is a new table" in fault.what

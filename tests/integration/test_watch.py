@@ -21,7 +21,7 @@ from waybill.archive.ingest import plan_lanes, run_lane
 from waybill.config.models import Config
 from waybill.watch.incidents.finding import Finding, Verdict
 from waybill.watch.incidents.incident import Incident
-from waybill.watch.promises.run import WatchReport, run_watch
+from waybill.watch.promises.watch_run import WatchReport, run_watch
 
 pytestmark = pytest.mark.integration
 

@@ -18,7 +18,7 @@ from test_watch import CHANNELS, servers
 
 from devstack import Stack
 from waybill.archive.ingest import plan_lanes, run_lane
-from waybill.watch.promises.run import WatchReport, run_watch
+from waybill.watch.promises.watch_run import WatchReport, run_watch
 
 __all__ = ["servers"]  # the fixture
 

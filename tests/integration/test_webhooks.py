@@ -29,7 +29,7 @@ from waybill.replay.requests.delivery.webhook import (
     Delivered,
     Refused,
     Unavailable,
-    Webhook,
+    WebhookDelivery,
     webhook_client,
 )
 from waybill.replay.requests.message import ReplayedMessage
@@ -81,11 +81,11 @@ def _close_clients() -> Iterator[None]:
         _clients.pop().close()
 
 
-def webhook(url: str, times: Times | None = None, breaker: Any = None, **settings: Any) -> Webhook:
+def webhook(url: str, times: Times | None = None, breaker: Any = None, **settings: Any) -> WebhookDelivery:
     times = times or Times()
     replay = replay_config(**settings)
     _clients.append(webhook_client(url, replay))
-    return Webhook(
+    return WebhookDelivery(
         _clients[-1],
         REQUEST,
         Keys(KEY),
@@ -220,7 +220,7 @@ def test_the_rate_is_shared_by_the_workers() -> None:
     clock = Times(now=1_000.0)
     replay = replay_config(rate_per_second=10).model_copy(update={"workers": 4})
     with receiving(Receiver(KEY)) as receiver, webhook_client(receiver.url, replay) as client:
-        hook = Webhook(client, REQUEST, Keys(KEY), replay, pause=clock.pause, monotonic=lambda: clock.now)
+        hook = WebhookDelivery(client, REQUEST, Keys(KEY), replay, pause=clock.pause, monotonic=lambda: clock.now)
         for batch in batches(6, size=1):
             assert hook.deliver(batch) == Delivered()
     assert clock.pauses == pytest.approx([0.4] * 5)

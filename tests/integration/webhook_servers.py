@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-__all__ = ["Receiver", "hostile_server", "read_request", "receiving"]
-
 Respond = Callable[[dict[str, Any]], tuple[int, dict[str, str], bytes]]
 
 

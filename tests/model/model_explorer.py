@@ -17,8 +17,6 @@ from typing import Any
 
 from model_lanes import Lane, Scenario, World, arrive, end, model_services, new_world, run_quietly, shown
 
-__all__ = ["Counterexample", "Explored", "explore", "run_schedule"]
-
 
 @dataclass(frozen=True)
 class Option:

@@ -20,14 +20,6 @@ from waybill.records.batches.framing import frames
 from waybill.services.coordination import Coordinator
 from waybill.services.store import Store, Upload
 
-__all__ = [
-    "adopt_with_own_end",
-    "commit_before_completing",
-    "forget_chain",
-    "forget_chain_start",
-    "take_refusal_for_success",
-]
-
 
 @contextmanager
 def commit_before_completing() -> Iterator[None]:

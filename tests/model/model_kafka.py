@@ -18,8 +18,6 @@ from waybill.records.batches.encode import Record, control_batch, encode_batch
 from waybill.records.batches.framing import ControlType, read_header
 from waybill.services.kafka.cluster import Leader, Topic
 
-__all__ = ["TOPIC", "Log", "ModelCluster"]
-
 TOPIC = "t"
 TOPIC_ID = "00000000-0000-0000-0000-00000000abcd"
 _BATCH_MESSAGES = 2

@@ -36,26 +36,6 @@ if TYPE_CHECKING:
     from model_kafka import Log
     from model_zookeeper import ModelZooKeeper
 
-__all__ = [
-    "Begun",
-    "Faults",
-    "Lane",
-    "LaneSetup",
-    "Late",
-    "Node",
-    "Scenario",
-    "Stored",
-    "World",
-    "arrive",
-    "end",
-    "lane",
-    "model_services",
-    "new_world",
-    "run_quietly",
-    "shown",
-    "shown_document",
-]
-
 STREAM = "model"
 COMMITTED = f"/model/streams/{STREAM}/1/offsets/t/0"
 _TP = TopicPartition("t", 0)
@@ -411,7 +391,7 @@ class Lane(greenlet):
         config = _config(self.setup.max_bytes, self.world.scenario.start)
         with ingest.connect(config, STREAM, _find) as services:
             try:
-                decision = gaps.Decision("model", "model")
+                decision = gaps.DecisionRecord("model", "model")
                 found = gap_acceptance.accept_gap(services, config.stream(STREAM), _TP, decision, clock=_CLOCK)
                 result = f"accepted {', '.join(map(str, found.gaps))}"
             except WaybillError as error:

@@ -16,8 +16,6 @@ from typing import Any
 from botocore.exceptions import ClientError, ReadTimeoutError
 from model_lanes import Begun, Faults, Late, Stored, lane
 
-__all__ = ["Inline", "ModelS3"]
-
 _WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 

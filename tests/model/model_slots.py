@@ -23,8 +23,6 @@ from waybill.records.shards.lineage import Shard
 from waybill.records.shards.slot_map import Assignment, SlotMap, garbage
 from waybill.services.coordination import ZkPaths
 
-__all__ = ["TOPIC", "ModelShard", "Planner", "World"]
-
 TOPIC = "clicks"
 GENERATION = 1
 

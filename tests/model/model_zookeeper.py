@@ -15,8 +15,6 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from model_lanes import Faults, Late, Node, lane, shown_document
 
-__all__ = ["ModelZooKeeper"]
-
 
 class ModelZooKeeper:
     """The methods of `ZooKeeperClient` that `Coordinator` calls. One client is one session."""

@@ -29,8 +29,7 @@ from waybill.archive.chain import chain, spans
 from waybill.archive.chain.object_scan import ObjectScan
 from waybill.archive.chain.spans import Span, find_fault
 from waybill.archive.ingest import offset_changes
-from waybill.archive.restore import comparison
-from waybill.archive.restore import run as restore_run
+from waybill.archive.restore import comparison, restore_run
 from waybill.base.errors import StoreUnavailable, UnexpectedFailure
 from waybill.config.connections import Connection
 from waybill.config.connections.database import DatabaseEndpoint
@@ -47,16 +46,16 @@ from waybill.replay.requests.request import Requested
 from waybill.replay.requests.stored import StoredRequest
 from waybill.replay.requests.targets import S3Target
 from waybill.services.coordination.coordinator import Coordinator
-from waybill.tables.maintenance import run as maintenance_run
+from waybill.tables.maintenance import maintenance_run
 from waybill.tables.maintenance.procedures import TableReport, TableSize
-from waybill.tables.partition import plan as partition_plan
+from waybill.tables.partition import partition_plan
 from waybill.tables.partition import tasks as partition_tasks
 from waybill.tables.spark import group_job
 from waybill.watch.metrics import families
 from waybill.watch.promises.measure import Measured
 from waybill.watch.verify import archive as verify_archive
 from waybill.watch.verify import shards as verify_shards
-from waybill.watch.verify.report import Report
+from waybill.watch.verify.verify_report import VerifyReport
 
 PACKAGE = Path(all_errors.__file__).parents[1]
 NOW_MS = 1_800_000_000_000
@@ -179,7 +178,7 @@ def audits_of_a_group(monkeypatch: pytest.MonkeyPatch, work: Work, _: Path) -> R
 
 
 def chains_that_are_verified(monkeypatch: pytest.MonkeyPatch, work: Work, _: Path) -> Ran:
-    tps, report = tps_of(ELEMENTS), Report("s", 1)
+    tps, report = tps_of(ELEMENTS), VerifyReport("s", 1)
 
     def scan(_: object, stored: Any) -> ObjectScan:
         work(stored.name.topic)
@@ -197,7 +196,7 @@ def chains_that_are_verified(monkeypatch: pytest.MonkeyPatch, work: Work, _: Pat
 
 
 def committed_offsets_that_are_verified(monkeypatch: pytest.MonkeyPatch, work: Work, _: Path) -> Ran:
-    report = Report("s", 1)
+    report = VerifyReport("s", 1)
     monkeypatch.setattr(verify_archive, "find_chain_start", lambda *_: None)
     store: Any = SimpleNamespace(list_chain=lambda *_: [], prefix="")
     verify_archive.check_archive(
@@ -207,7 +206,7 @@ def committed_offsets_that_are_verified(monkeypatch: pytest.MonkeyPatch, work: W
 
 
 def topics_of_shards_that_are_verified(monkeypatch: pytest.MonkeyPatch, work: Work, _: Path) -> Ran:
-    report = Report("s", 1)
+    report = VerifyReport("s", 1)
     monkeypatch.setattr(verify_shards, "_check_topic", lambda _store, _generation, topic, *_: work(topic))
     archive: Any = {
         tp: SimpleNamespace(tp=tp, objects=[SimpleNamespace(slot_state="state")]) for tp in tps_of(ELEMENTS)
@@ -318,9 +317,9 @@ def chains_of_the_replay_index(monkeypatch: pytest.MonkeyPatch, work: Work, _: P
     def opened(value: Any) -> Iterator[Any]:
         yield value
 
-    def extend(_: object, __: int, tp: TopicPartition, *___: object, **____: object) -> index_job.IndexFigures:
+    def extend(_: object, __: int, tp: TopicPartition, *___: object, **____: object) -> index_job.ReplayIndexFigures:
         work(tp.topic)
-        return index_job.IndexFigures()
+        return index_job.ReplayIndexFigures()
 
     committed = {tp: SimpleNamespace(committed_offset=5) for tp in tps_of(ELEMENTS)}
     coordinator = SimpleNamespace(list_committed=lambda: committed)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from waybill.base.errors import ConfigError
 from waybill.config import names
-from waybill.config.names import BackupName, Extension, FileExtension, Period, TopicPartition
+from waybill.config.names import BackupName, Extension, FileExtension, SinkPeriod, TopicPartition
 from waybill.services.coordination.paths import ZkPaths
 
 TOPICS = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True).filter(lambda t: t not in {".", ".."})
@@ -298,7 +298,7 @@ HOUR = datetime(2026, 1, 2, 3, tzinfo=UTC)
 
 
 def test_files_of_the_sink_are_in_directories_by_event_time() -> None:
-    hour, day = Period("flights", HOUR, by_hour=True), Period("flights", HOUR.replace(hour=0), by_hour=False)
+    hour, day = SinkPeriod("flights", HOUR, by_hour=True), SinkPeriod("flights", HOUR.replace(hour=0), by_hour=False)
     assert names.FileName(hour, 1, 2, 345, FileExtension.PARQUET).key("p/tables/t_g1") == (
         "p/tables/t_g1/flights/dt=2026-01-02/hr=03/1_2_00000000000000000345.parquet"
     )
@@ -323,7 +323,7 @@ def test_file_name_survives_a_round_trip(
     topic: str, hours: int, by_hour: bool, numbers: tuple[int, int, int], extension: FileExtension, root: str
 ) -> None:
     start = datetime(1, 1, 1, tzinfo=UTC) + timedelta(hours=hours if by_hour else hours // 24 * 24)
-    name = names.FileName(Period(topic, start, by_hour), *numbers, extension)
+    name = names.FileName(SinkPeriod(topic, start, by_hour), *numbers, extension)
     assert names.FileName.parse(root, name.key(root)) == name
     assert names.period_of_key(root, names.success_key(root, name.period)) == name.period
     assert name.period.start < name.period.end

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from waybill.base.errors import UnexpectedFailure
 from waybill.base.printable import printable
 from waybill.config.models.promises import PromiseSeverity
-from waybill.interfaces.cli.render import Column, print_table
+from waybill.interfaces.cli.render import PrintedColumn, print_table
 from waybill.watch.incidents.failures import Failures
 from waybill.watch.incidents.finding import Finding, Verdict
 
@@ -31,7 +31,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_stay_in_their_cell(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    print_table([Column("group"), Column("lag", figure=True)], [[name, "7"], ["sound", "8"]])
+    print_table([PrintedColumn("group"), PrintedColumn("lag", figure=True)], [[name, "7"], ["sound", "8"]])
     out = capsys.readouterr().out
     lines = out.encode("utf-8").decode().split("\n")
     assert len(lines) == 4

@@ -12,8 +12,6 @@ from typing import Any
 
 from waybill.base.errors import DocumentTooNew
 
-__all__ = ["read_document"]
-
 
 def read_document(
     data: bytes | str, version: int, where: str, *, oldest: int = 1, remedy: str = "Upgrade this installation"

@@ -20,26 +20,6 @@ from dataclasses import dataclass
 
 from waybill.base.errors import ConfigError
 
-__all__ = [
-    "BACKFILL",
-    "DECISION",
-    "FILES",
-    "INDEX",
-    "INGEST",
-    "PARTITION",
-    "REPLAY",
-    "REPUBLISH",
-    "RESTORE",
-    "RETRY",
-    "SLOTS",
-    "SWEEP",
-    "TOPICS",
-    "VARIABLE",
-    "arm",
-    "disarm",
-    "reach",
-]
-
 VARIABLE = "WAYBILL_FAILPOINTS"
 
 INGEST = (

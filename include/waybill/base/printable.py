@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["printable"]
-
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0 and C1, with newline and escape
     "\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction of text

@@ -16,10 +16,8 @@ import numpy as np
 
 from waybill.records.batches._kernels import Array, Int, allocation_free, inlined
 
-__all__ = ["Kind", "Scratch", "find_fields"]
 
-
-class Kind(IntEnum):
+class JsonKind(IntEnum):
     """What a document has at a field."""
 
     MISSING = 0
@@ -31,7 +29,7 @@ class Kind(IntEnum):
     OTHER = 4
 
 
-_MISSING, _NULL, _INTEGER, _TEXT, _OTHER = (kind.value for kind in Kind)
+_MISSING, _NULL, _INTEGER, _TEXT, _OTHER = (kind.value for kind in JsonKind)
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _PLUS, _POINT, _ZERO = (ord(c) for c in '"\\,:-+.0')
 _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY = (ord(c) for c in "{}[]")
 _SPACE, _TAB, _LINE_FEED, _RETURN = 32, 9, 10, 13
@@ -86,8 +84,8 @@ def find_fields(
     objects that are nested deeply, with numbers of many digits or of large exponents, with escaped names beside wanted
     ones, with escaped surrogates, or with another value where a wanted field's object is expected.
 
-    For field f of an accepted message, `kinds[f, n]` is its `Kind`. `starts` and `lengths` are where a text or integer
-    lies in `data`, without quotes; `numbers` is the integer. If a name occurs twice, the last value counts.
+    For field f of an accepted message, `kinds[f, n]` is its `JsonKind`. `starts` and `lengths` are where a text or
+    integer lies in `data`, without quotes; `numbers` is the integer. If a name occurs twice, the last value counts.
 
     The wanted fields are a tree. Node m, an object, has the entries `[nodes[m, 0], nodes[m, 1])`, and below it are the
     fields `[nodes[m, 2], nodes[m, 3])`; node 0 is the document. An entry has the start and length of its name in
@@ -332,7 +330,7 @@ def _escape_end(data: Array, position: Int, end: Int) -> Int:
 
 @inlined
 def _number_end(data: Array, position: Int) -> tuple[Int, bool]:
-    """Return the end of a number, or -1, and whether it is of `Kind.INTEGER`."""
+    """Return the end of a number, or -1, and whether it is of `JsonKind.INTEGER`."""
     is_negative = data[np.uint64(position)] == _MINUS
     first = position + 1 if is_negative else position
     position = _digits_end(data, first)

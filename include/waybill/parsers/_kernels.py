@@ -8,8 +8,6 @@ import numpy as np
 
 from waybill.records.batches._kernels import Array, compiled
 
-__all__ = ["mark_huge_numbers"]
-
 _ZERO, _NINE, _PLUS, _MINUS, _POINT, _E = (ord(c) for c in "09+-.e")
 _MAX_DIGITS = 200
 """A number with at most so many digits and an exponent of one or two digits is below the largest float, 1e308."""

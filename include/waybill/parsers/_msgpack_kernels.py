@@ -13,8 +13,6 @@ import numpy as np
 
 from waybill.records.batches._kernels import Array, Int, compiled
 
-__all__ = ["mark_many_other_keys"]
-
 _SCALAR, _ARRAY, _MAP = range(3)
 _MAX_LEVELS = 2_000
 """More than msgspec reads, which refuses the message."""

@@ -33,8 +33,6 @@ from waybill.parsers.raw import RawMessages
 from waybill.parsers.text import DelimitedMessages, RegexMessages
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
 
-__all__ = ["CheckedParser", "IsolatingParser", "build_parser"]
-
 logger = logging.getLogger(__name__)
 
 _TYPES = {"event_time": EVENT_TIME_TYPE, "message_id": pa.string(), "error": pa.string()}

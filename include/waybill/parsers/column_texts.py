@@ -34,8 +34,6 @@ from waybill.parsers.column_values import convert_values, to_date, to_float, to_
 from waybill.parsers.protocol import ColumnErrors, ColumnValueError, Parsed, arrow_type, column_error
 from waybill.parsers.timestamps import convert_times, shorten
 
-__all__ = ["NO_TEXT", "TextColumns", "convert_texts", "scatter"]
-
 NO_TEXT = pa.scalar(None, pa.string())
 
 _NUMBER = "[+-]?[0-9]+(\\.[0-9]+)?([eE][+-]?[0-9]+)?"

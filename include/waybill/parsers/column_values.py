@@ -44,15 +44,6 @@ from waybill.config.models import Column, ColumnKind, ColumnType, EventTimeForma
 from waybill.parsers.protocol import ColumnErrors, ColumnValueError, arrow_type
 from waybill.parsers.timestamps import convert_times, shorten, type_name
 
-__all__ = [
-    "convert_values",
-    "from_exact",
-    "may_be_rounded",
-    "to_date",
-    "to_float",
-    "to_whole_number",
-]
-
 _INT_RANGES = {ColumnKind.INT: (-(2**31), 2**31 - 1), ColumnKind.LONG: (-(2**63), 2**63 - 1)}
 _EXACT_WHOLE_NUMBERS = {ColumnKind.FLOAT: 2**24, ColumnKind.DOUBLE: 2**53}
 _FIRST_BEYOND_64_BITS = 2.0**63

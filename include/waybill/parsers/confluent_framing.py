@@ -11,8 +11,6 @@ from waybill.parsers.documents import UnreadableMessage
 from waybill.parsers.protocol import Reason
 from waybill.records.batches._kernels import Array
 
-__all__ = ["CONFLUENT_BYTES", "MessageBuffer", "framing_error", "message_buffer", "schema_ids"]
-
 CONFLUENT_BYTES = 5
 """The length of the header in Confluent's wire format: a byte 0, then the schema's id in four bytes, big-endian."""
 

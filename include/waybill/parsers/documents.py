@@ -17,16 +17,6 @@ from waybill.parsers.column_values import convert_values, from_exact, may_be_rou
 from waybill.parsers.protocol import ColumnErrors, ColumnValueError, Parsed, Reason, column_error, reason
 from waybill.parsers.timestamps import convert_times, type_name
 
-__all__ = [
-    "MISSING",
-    "ColumnsRead",
-    "DocumentColumns",
-    "DocumentFormat",
-    "DocumentReader",
-    "Getter",
-    "UnreadableMessage",
-]
-
 Getter = Callable[[dict[str, Any]], Any]
 """Returns the value of one field of a document; `MISSING` if the document does not have it."""
 

@@ -7,8 +7,6 @@ import pyarrow.compute as pc
 
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed
 
-__all__ = ["KeyTime"]
-
 _UNITS_US = {10: 1_000_000, 13: 1_000}
 
 

@@ -25,8 +25,6 @@ from waybill.parsers.named_fields import NamedFieldReader, Rows
 from waybill.parsers.plain_json import PlainJsonReader
 from waybill.parsers.protocol import Parsed, Reason, reason
 
-__all__ = ["JsonMessages"]
-
 
 class JsonMessages:
     """The parser `json`: event time, message id and columns are found by field path."""

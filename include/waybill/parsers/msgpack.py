@@ -19,8 +19,6 @@ from waybill.parsers.documents import DocumentFormat, DocumentReader
 from waybill.parsers.named_fields import content_of
 from waybill.parsers.protocol import Parsed, Reason, reason
 
-__all__ = ["MsgpackMessages"]
-
 
 class MsgpackMessages:
     """The parser `msgpack`: event time, message id and columns are found by field path."""

@@ -32,8 +32,6 @@ from waybill.parsers.documents import DocumentColumns
 from waybill.parsers.protocol import Parsed
 from waybill.parsers.timestamps import convert_times
 
-__all__ = ["NamedFieldReader", "Rows", "content_of"]
-
 Rows: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 """Indices of messages in a batch."""
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from waybill.config.models import EventTime, EventTimeFormat, FieldPath
-from waybill.parsers._json_kernels import Kind, Scratch, find_fields
+from waybill.parsers._json_kernels import JsonKind, Scratch, find_fields
 from waybill.parsers.named_fields import Rows, content_of
 from waybill.parsers.protocol import Parsed
 from waybill.parsers.timestamps import convert_times, convert_whole_numbers, whole_number_bounds
@@ -24,8 +24,6 @@ from waybill.records.batches._kernels import fill_bytes
 if TYPE_CHECKING:
     _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
     _Int32s = np.ndarray[Any, np.dtype[np.int32]]
-
-__all__ = ["PlainJsonReader"]
 
 _Tree = dict[str, Any]
 _NULL_LENGTH = -1
@@ -56,7 +54,7 @@ class PlainJsonReader:
             found.find(data, bounds)
         usable = found.accepted
         if found.id is not None:
-            usable &= found.kinds[found.id] != Kind.OTHER
+            usable &= found.kinds[found.id] != JsonKind.OTHER
         times, rows = self._times(data, found, usable)
         ids = pa.nulls(len(rows), pa.string()) if found.id is None else found.ids(data, rows)
         return Parsed(times, ids, pa.nulls(len(rows), pa.string())), rows
@@ -64,8 +62,8 @@ class PlainJsonReader:
     def _times(self, data: _Bytes, found: _Found, usable: Any) -> tuple[pa.Array, Rows]:
         """Return the event times of the rows that have one, and these rows."""
         kinds, numbers = found.kinds[found.time], found.numbers[found.time]
-        are_numbers = usable & (kinds == Kind.INTEGER) & (numbers >= self._least) & (numbers <= self._most)
-        are_texts = usable & (kinds == Kind.TEXT)
+        are_numbers = usable & (kinds == JsonKind.INTEGER) & (numbers >= self._least) & (numbers <= self._most)
+        are_texts = usable & (kinds == JsonKind.TEXT)
         # A stream writes one or the other. What is mixed in is left to the other readers.
         if np.count_nonzero(are_numbers) > np.count_nonzero(are_texts):
             rows = np.flatnonzero(are_numbers)
@@ -161,11 +159,11 @@ class _Found:
         """Return the message ids; null for those that are null, missing or empty."""
         assert self.id is not None
         lengths = self._lengths[self.id][rows]
-        has_none = (self.kinds[self.id][rows] < Kind.INTEGER) | (lengths == 0)
+        has_none = (self.kinds[self.id][rows] < JsonKind.INTEGER) | (lengths == 0)
         return _texts(data, self._starts[self.id][rows], np.where(has_none, np.int32(_NULL_LENGTH), lengths))
 
     def texts(self, data: _Bytes, field: int, rows: Rows) -> pa.Array:
-        """Return the texts of a field of `Kind.TEXT`."""
+        """Return the texts of a field of `JsonKind.TEXT`."""
         return _texts(data, self._starts[field][rows], self._lengths[field][rows])
 
 

@@ -30,8 +30,6 @@ from waybill.parsers.documents import MISSING, DocumentFormat, DocumentReader, U
 from waybill.parsers.protocol import Parsed, Reason
 from waybill.parsers.timestamps import OutOfRangeTime, shorten
 
-__all__ = ["ProtobufMessages"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _LAST_EXACT = 2**53

@@ -12,21 +12,6 @@ import pyarrow.compute as pc
 
 from waybill.config.models import ColumnKind, ColumnType
 
-__all__ = [
-    "EVENT_TIME_TYPE",
-    "MAX_REASON_CHARACTERS",
-    "ColumnErrors",
-    "ColumnValueError",
-    "Parsed",
-    "Parser",
-    "Reason",
-    "arrow_type",
-    "bounded_reason",
-    "bounded_reasons",
-    "column_error",
-    "reason",
-]
-
 EVENT_TIME_TYPE = pa.timestamp("us", tz="UTC")
 
 _ARROW_TYPES: dict[ColumnKind, pa.DataType] = {

@@ -7,9 +7,7 @@ import pyarrow.compute as pc
 
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Reason, reason
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
-from waybill.records.batches.decode import NO_TIMESTAMP_US
-
-__all__ = ["RawMessages"]
+from waybill.records.batches.message_rows import NO_TIMESTAMP_US
 
 _NO_TIMESTAMP = reason(Reason.KAFKA_TIMESTAMP_MISSING, "the message has no Kafka timestamp")
 _OUT_OF_RANGE = reason(Reason.EVENT_TIME_OUT_OF_RANGE, "the Kafka timestamp is not between the years 1 and 9999")

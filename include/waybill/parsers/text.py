@@ -24,9 +24,6 @@ from waybill.parsers.column_texts import NO_TEXT, TextColumns, scatter
 from waybill.parsers.protocol import Parsed, Reason, reason
 from waybill.parsers.timestamps import convert_times
 
-__all__ = ["DelimitedMessages", "RegexMessages", "decode_utf8", "parse_fields"]
-
-
 # A field of a megabyte is allowed. The limit is global in the process, so it is never lowered.
 csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))
 
@@ -96,7 +93,7 @@ def _with_errors(error: pa.Array, errors: list[tuple[int, str]]) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-class _Fields(NamedTuple):
+class _TextFields(NamedTuple):
     """The texts of the fields of a batch, and errors; each text is null if it is not known."""
 
     texts: tuple[pa.Array, ...]
@@ -138,7 +135,7 @@ class DelimitedMessages:
         )
         return self._typed.add_to(parsed, texts)
 
-    def _split_or_read(self, texts: pa.Array, trimmed: pa.Array) -> _Fields:
+    def _split_or_read(self, texts: pa.Array, trimmed: pa.Array) -> _TextFields:
         special = pc.match_substring_regex(trimmed, f"[{_in_class(self._special)}]")
         plain = self._split(pc.if_else(special, NO_TEXT, trimmed))
         special = pc.fill_null(special, False)
@@ -149,7 +146,7 @@ class DelimitedMessages:
             plain = _either(plain, bulk)
         return _either(plain, self._read(rest))
 
-    def _read_well_formed(self, texts: pa.Array) -> _Fields | None:
+    def _read_well_formed(self, texts: pa.Array) -> _TextFields | None:
         """Read the records that match the pattern of well-formed records as one batch; None if that is not possible."""
         if self._well_formed is None:
             return None
@@ -165,7 +162,7 @@ class DelimitedMessages:
         if table.num_rows != len(lines):
             return None
         found = (table.column(str(at)).combine_chunks() for at in self._positions.values())
-        return _Fields(tuple(scatter(field, matching) for field in found), pa.nulls(len(texts), pa.string()))
+        return _TextFields(tuple(scatter(field, matching) for field in found), pa.nulls(len(texts), pa.string()))
 
     def _read_lines(self, lines: pa.Array) -> pa.Table:
         start, *_, end = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + len(lines) + 1]
@@ -183,22 +180,22 @@ class DelimitedMessages:
             pyarrow.csv.ConvertOptions(include_columns=list(types), column_types=types),
         )
 
-    def _split(self, texts: pa.Array) -> _Fields:
+    def _split(self, texts: pa.Array) -> _TextFields:
         """Split records in which every delimiter separates fields."""
         fields = pc.split_pattern(texts, self._delimiter)
         counts = pc.list_value_length(fields)
         complete = pc.equal(counts, self._columns)
         if pc.all(complete, skip_nulls=False).as_py():
-            return _Fields(self._take(fields), pa.nulls(len(texts), pa.string()))
+            return _TextFields(self._take(fields), pa.nulls(len(texts), pa.string()))
         error = pc.binary_join_element_wise(*_wrong_count(counts.cast(pa.string()), self._columns), "")
         complete = pc.fill_null(complete, False)
         found = self._take(fields.filter(complete))
-        return _Fields(tuple(scatter(field, complete) for field in found), pc.if_else(complete, NO_TEXT, error))
+        return _TextFields(tuple(scatter(field, complete) for field in found), pc.if_else(complete, NO_TEXT, error))
 
     def _take(self, fields: pa.Array) -> tuple[pa.Array, ...]:
         return tuple(pc.list_element(fields, at) for at in self._positions.values())
 
-    def _read(self, texts: pa.Array) -> _Fields:
+    def _read(self, texts: pa.Array) -> _TextFields:
         """Read any records, one by one."""
         found: list[list[str | None]] = [[None] * len(texts) for _ in self._positions]
         errors: list[str | None] = [None] * len(texts)
@@ -215,7 +212,7 @@ class DelimitedMessages:
                 continue
             for field, at in zip(found, self._positions.values(), strict=True):
                 field[row] = fields[at]
-        return _Fields(tuple(pa.array(field, pa.string()) for field in found), pa.array(errors, pa.string()))
+        return _TextFields(tuple(pa.array(field, pa.string()) for field in found), pa.array(errors, pa.string()))
 
     def _read_record(self, text: str) -> list[str]:
         delimiter, quote = self._delimiter, self._quote
@@ -240,9 +237,9 @@ def _in_class(characters: str) -> str:
     return "".join(f"\\x{{{ord(character):x}}}" for character in characters)
 
 
-def _either(a: _Fields, b: _Fields) -> _Fields:
+def _either(a: _TextFields, b: _TextFields) -> _TextFields:
     texts = tuple(pc.coalesce(first, second) for first, second in zip(a.texts, b.texts, strict=True))
-    return _Fields(texts, pc.coalesce(a.error, b.error))
+    return _TextFields(texts, pc.coalesce(a.error, b.error))
 
 
 def _holds(texts: pa.Array, characters: str) -> bool:

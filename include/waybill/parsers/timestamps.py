@@ -22,20 +22,6 @@ from waybill.parsers.protocol import EVENT_TIME_TYPE, Reason, reason
 if TYPE_CHECKING:
     _Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = [
-    "MAX_MICROSECONDS",
-    "MIN_MICROSECONDS",
-    "BadEventTime",
-    "OutOfRangeTime",
-    "convert_times",
-    "convert_whole_numbers",
-    "out_of_range",
-    "shorten",
-    "to_microseconds",
-    "type_name",
-    "whole_number_bounds",
-]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 

@@ -13,8 +13,6 @@ from chaos.rounds import play_seeds
 from chaos.scene import SceneResult
 from chaos.world import World
 
-__all__ = ["main"]
-
 
 def main() -> NoReturn:
     """Parse the command line, run, print."""

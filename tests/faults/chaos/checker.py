@@ -20,8 +20,6 @@ from kafka.record.memory_records import MemoryRecords
 
 from chaos.producers import Ledger
 
-__all__ = ["Checked", "Fault", "FaultKind", "ObjectWatch", "Stamp", "check", "check_text"]
-
 _NAME = re.compile(r"(?P<generation>\d+)_(?P<partition>\d+)_(?P<first>\d{20})\.(?P<extension>kafka|txt)")
 _SECONDS = 60.0
 

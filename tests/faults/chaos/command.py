@@ -17,8 +17,6 @@ from typing import Any, NoReturn, Protocol
 from chaos.world import World, open_world
 from devstack import Stack
 
-__all__ = ["Fault", "Report", "Seeds", "run_seeds"]
-
 
 class Report(Protocol):
     """Sums over the seeds that were played."""

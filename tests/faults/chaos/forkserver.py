@@ -26,8 +26,6 @@ from typing import Any
 
 from devstack.processes import die_with_parent
 
-__all__ = ["main"]
-
 OUT_OF_TURN = 3
 """Exit code of a child that ended with an error that the product should not raise."""
 
@@ -171,7 +169,7 @@ def _command(request: dict[str, Any]) -> dict[str, Any]:
 def _partition(request: dict[str, Any]) -> dict[str, Any]:
     """What `spark_jobs/partition.py` runs, with the tasks in this process."""
     from waybill.config.models import load_config
-    from waybill.tables.partition.run import run_to_the_end
+    from waybill.tables.partition.partition_run import run_to_the_end
     from waybill.tables.partition.tasks import run_task
 
     config, name = load_config(), request["stream"]

@@ -14,8 +14,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-__all__ = ["KinesisEffect", "KinesisProxy"]
-
 _TIMEOUT_SECONDS = 60.0
 _AT_ONCE = struct.pack("ii", 1, 0)
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["ForkServer", "Job", "Launch"]
-
 _READY_SECONDS = 300.0
 """The fork server's imports take 3 s, and ten times as long on a busy machine."""
 _PROGRESS_SECONDS = 15.0

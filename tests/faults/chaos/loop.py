@@ -9,8 +9,6 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
-__all__ = ["ProxyLoop", "reset"]
-
 Result = TypeVar("Result")
 
 _SECONDS = 30.0

@@ -15,8 +15,6 @@ from enum import StrEnum
 
 from confluent_kafka import KafkaException, Message, Producer
 
-__all__ = ["Ledger", "ProducerKind", "ProducerPlan", "produce"]
-
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())
 _log.propagate = False  # what brokers being killed does to a producer is no news here

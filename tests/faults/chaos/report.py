@@ -8,8 +8,6 @@ from typing import Any
 
 from chaos.scene import SceneResult
 
-__all__ = ["Tally"]
-
 # Message faults first: they are what all this is about. Every kind that is none of these counts as `other`.
 _MESSAGE_KINDS = ("lost", "repeated", "out of order", "aborted", "foreign")
 

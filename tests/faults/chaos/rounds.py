@@ -12,8 +12,6 @@ from chaos.scenario import Scenario, ServerFault, draw, draw_server_fault
 from chaos.scene import Scene, SceneResult
 from chaos.world import World
 
-__all__ = ["SEEDS_PER_ROUND", "play_round", "round_of", "rounds"]
-
 SEEDS_PER_ROUND = 4
 
 _FIRST_OBJECT_SECONDS = 15.0

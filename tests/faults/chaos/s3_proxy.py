@@ -25,8 +25,6 @@ from botocore.credentials import Credentials
 
 from chaos.loop import ProxyLoop, reset
 
-__all__ = ["CallFault", "Effect", "S3Call", "S3Proxy"]
-
 SLOW_SECONDS = 0.7
 _GUARD = "if-none-match"
 _READ_BYTES = 256 << 10

@@ -10,8 +10,6 @@ from chaos.producers import ProducerKind, ProducerPlan
 from chaos.s3_proxy import CallFault, Effect, S3Call
 from waybill.base import failpoints
 
-__all__ = ["LaneAction", "LaneFault", "Scenario", "ServerFault", "draw", "draw_server_fault"]
-
 PART_BYTES = 5 << 20
 """The smallest part that S3 takes."""
 

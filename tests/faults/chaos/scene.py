@@ -21,8 +21,6 @@ from chaos.scenario import LaneFault, Scenario
 from chaos.tcp_proxy import TcpProxy, ZooKeeperProxy
 from chaos.world import World
 
-__all__ = ["Scene", "SceneResult"]
-
 STREAM = "chaos"
 
 _TICKS_SECONDS = 1.6

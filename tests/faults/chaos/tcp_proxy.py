@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from chaos.loop import ProxyLoop, reset
 
-__all__ = ["TcpProxy", "ZooKeeperProxy"]
-
 _CHUNK_BYTES = 64 << 10
 
 

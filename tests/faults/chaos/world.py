@@ -22,8 +22,6 @@ from chaos.lanes import ForkServer
 from chaos.loop import ProxyLoop
 from devstack import Stack
 
-__all__ = ["World", "open_world"]
-
 _SECONDS = 60.0
 
 

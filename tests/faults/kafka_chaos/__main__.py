@@ -19,8 +19,6 @@ from devstack import Stack
 from kafka_chaos.scenario import Hurt, draw
 from kafka_chaos.scene import Played, play
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Parse the command line, play the seeds, print the table."""

@@ -6,8 +6,6 @@ import random
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Hit", "Hurt", "Scenario", "Step", "TopicKind", "draw", "expected_of", "expected_promises"]
-
 BROKERS = (1, 2, 3)
 
 

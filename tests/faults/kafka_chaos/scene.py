@@ -24,9 +24,7 @@ from waybill.services.store import Store
 from waybill.watch.incidents.finding import REACHABLE
 from waybill.watch.kafka_cluster.isr_history import ReplicaState
 from waybill.watch.promises.kafka_figures import KafkaMemory
-from waybill.watch.promises.run import run_watch
-
-__all__ = ["Played", "play"]
+from waybill.watch.promises.watch_run import run_watch
 
 CONTROLLERS = "kafka_controllers"
 _STATES = {

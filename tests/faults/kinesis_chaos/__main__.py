@@ -15,8 +15,6 @@ from kinesis_chaos.report import KinesisTally
 from kinesis_chaos.rounds import play_seeds
 from kinesis_chaos.scene import PRELOAD, KinesisResult
 
-__all__ = ["main"]
-
 
 def main() -> NoReturn:
     """Parse the command line, run, print."""

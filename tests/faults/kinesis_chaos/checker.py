@@ -21,8 +21,6 @@ from aws_kinesis_agg.deaggregator import iter_deaggregate_records
 from chaos.checker import Checked, FaultKind
 from kafka.record.memory_records import MemoryRecords
 
-__all__ = ["ArchivedRecord", "Identity", "Object", "ShardTruth", "Truth", "compare", "read_archive", "read_kinesis"]
-
 _NAME = re.compile(r"(?P<generation>\d+)_(?P<slot>\d+)_(?P<first>\d{20})\.kafka")
 _EMPTY_ANSWERS = 20
 """So many answers without records, one after the other, are the tip of an open shard."""

@@ -22,8 +22,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from devstack.kinesis import REGION
 
-__all__ = ["PutKind", "PutLog", "PutPlan", "ReshardPlan", "kinesis_client", "put", "reshard"]
-
 _HASHES = 1 << 128
 _ACTIVE_SECONDS = 20.0
 _SLOWLY_SECONDS = 0.25

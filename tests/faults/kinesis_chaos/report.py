@@ -7,8 +7,6 @@ from chaos.scene import SceneResult
 
 from kinesis_chaos.scene import KinesisResult
 
-__all__ = ["KinesisTally"]
-
 
 class KinesisTally(Tally):
     """Sums over the seeds."""

@@ -11,8 +11,6 @@ from chaos.world import World
 from kinesis_chaos.scenario import draw, draw_server_fault
 from kinesis_chaos.scene import KinesisScene
 
-__all__ = ["play_seeds"]
-
 
 def play_seeds(
     world: World, first_seed: int, seeds: int, *, guard: bool = True, on_done: Callable[[SceneResult], None]

@@ -12,8 +12,6 @@ from chaos.scenario import LaneAction, LaneFault, Scenario, ServerFault
 from kinesis_chaos.producers import PutKind, PutPlan, ReshardPlan
 from waybill.base import failpoints
 
-__all__ = ["CallHurt", "KinesisScenario", "draw", "draw_server_fault"]
-
 _KIB = 1 << 10
 _REFUSED, _INSPECTED = "ingest.object_refused", "ingest.object_inspected"
 _LANES = tuple(name for name in failpoints.INGEST if name not in (_REFUSED, _INSPECTED, "ingest.index_created"))

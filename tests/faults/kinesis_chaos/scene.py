@@ -21,8 +21,6 @@ from kinesis_chaos.checker import Truth, compare, read_archive, read_kinesis
 from kinesis_chaos.producers import PutLog, PutPlan, ReshardPlan, kinesis_client, put, reshard
 from kinesis_chaos.scenario import KinesisScenario
 
-__all__ = ["PRELOAD", "KinesisResult", "KinesisScene"]
-
 PRELOAD = (
     "tenacity",
     "waybill.archive.ingest.slot_source",

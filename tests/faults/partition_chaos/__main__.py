@@ -17,8 +17,6 @@ from chaos.world import World
 from partition_chaos.scenario import Kind, Scenario, draw
 from partition_chaos.scene import PRELOAD, PartitionScene, PartitionSceneResult
 
-__all__ = ["main", "play"]
-
 _PARALLEL_SCENES = 3
 _KINDS = ("lost", "repeated", "foreign", "misplaced")
 

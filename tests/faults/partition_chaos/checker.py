@@ -20,8 +20,6 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
-__all__ = ["JUNK", "Checked", "check", "open_tables"]
-
 JUNK = b"\xff junk"
 """Prefix of the values that are not JSON."""
 

@@ -10,8 +10,6 @@ from chaos.s3_proxy import CallFault, Effect, S3Call
 
 from waybill.base import failpoints
 
-__all__ = ["DRIVER_STEPS", "Act", "Kind", "Meanwhile", "Scenario", "Wave", "draw"]
-
 _KIB = 1 << 10
 
 DRIVER_STEPS = tuple(name for name in failpoints.PARTITION if name != "partition.committed")

@@ -22,9 +22,7 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from partition_chaos.checker import JUNK, Checked, check, open_tables
 from partition_chaos.scenario import Act, Kind, Meanwhile, Scenario, Wave
 
-__all__ = ["PRELOAD", "PartitionScene", "PartitionSceneResult"]
-
-PRELOAD = ("waybill.tables.partition.run", "waybill.records.batches.decode", "waybill.parsers")
+PRELOAD = ("waybill.tables.partition.partition_run", "waybill.records.batches.decode", "waybill.parsers")
 """Modules of the driver that its fork server imports in advance."""
 
 STREAM = "chaos"

@@ -17,8 +17,6 @@ from chaos.world import World
 
 from publish_chaos.history import History, HistoryResult
 
-__all__ = ["main", "play"]
-
 _PARALLEL_HISTORIES = 2
 _KINDS = ("lost", "repeated", "mixed", "not published", "published against a decision", "not as decided")
 

@@ -18,9 +18,9 @@ from waybill.base.errors import BackfillRefused
 from waybill.config.models import Config
 from waybill.config.names import TopicPartition, backfill_tag
 from waybill.tables.backfill import (
-    Action,
-    Choice,
-    Request,
+    BackfillAction,
+    BackfillRequest,
+    RangeChoice,
     Trigger,
     change_backfill,
     find_request,
@@ -31,8 +31,6 @@ from waybill.tables.backfill import (
 from waybill.tables.backfill.events import events_of
 from waybill.tables.iceberg.state import read_retries
 from waybill.tables.staging.driver import OnStep
-
-__all__ = ["BUILD_STEPS", "CHANGE_STEPS", "Backfills"]
 
 BUILD_STEPS = ("quarantine_branched", "branched", "built", "audited", "diffed")
 CHANGE_STEPS = ("claimed", "decided", "quarantine_moved", "moved")
@@ -50,7 +48,7 @@ class Backfills:
     def request(self, config: Config, progress: int) -> str | None:
         """Request a backfill of a random range below the progress; None if it is refused: another has some of it."""
         first, last = sorted((self._random.randrange(progress), self._random.randrange(progress)))
-        choice = Choice.parse(offsets=[f"{self._tp}@{first}-{last}"])
+        choice = RangeChoice.parse(offsets=[f"{self._tp}@{first}-{last}"])
         try:
             made, _ = request_backfill(config, Trigger("flights", choice, "cleo", "chaos"))
         except BackfillRefused:
@@ -65,7 +63,7 @@ class Backfills:
     def build(self, config: Config, backfill: str, on_step: OnStep) -> object:
         return run_backfill(config, "flights", backfill, on_step=on_step)
 
-    def change(self, config: Config, backfill: str, action: Action, on_step: OnStep = lambda _: None) -> object:
+    def change(self, config: Config, backfill: str, action: BackfillAction, on_step: OnStep = lambda _: None) -> object:
         return change_backfill(
             config, "flights", backfill, action, by="cleo", reason="chaos", accept_failed_checks=True, on_step=on_step
         )
@@ -74,7 +72,7 @@ class Backfills:
         """End what was begun, and cancel what is still open."""
         for backfill in self._ids:
             with suppress(BackfillRefused):  # it is promoted, or cancelled
-                self.change(config, backfill, Action.CANCEL)
+                self.change(config, backfill, BackfillAction.CANCEL)
 
     # --- for the check of what readers see ---
 
@@ -96,7 +94,7 @@ class Backfills:
             (event.number, request.id, str(event.action))
             for request in list_requests(self._scene.store, "flights")
             for event in events_of(self._scene.store, request)
-            if event.is_effective and event.action is not Action.CANCEL and event.number < taken_part
+            if event.is_effective and event.action is not BackfillAction.CANCEL and event.number < taken_part
         ]
         return sorted(found)
 
@@ -107,13 +105,13 @@ class Backfills:
         """
         request = find_request(self._scene.store, "flights", properties["waybill.backfill"])
         offsets = list(self._range(request))
-        if properties["waybill.backfill.action"] == Action.PROMOTE:
+        if properties["waybill.backfill.action"] == BackfillAction.PROMOTE:
             before[request.id] = {offset: versions[offset] for offset in offsets}
             versions.update(dict.fromkeys(offsets, version_of(request.plan.parse_settings)))
         else:
             versions.update(before[request.id])
 
-    def _range(self, request: Request) -> Iterator[int]:
+    def _range(self, request: BackfillRequest) -> Iterator[int]:
         for tp, (first, end) in request.ranges:
             assert tp == self._tp
             yield from range(first, end)

@@ -35,15 +35,13 @@ from waybill.config.names import TopicPartition, plans_prefix
 from waybill.records.batches.encode import Record
 from waybill.tables.audit import find_audit, find_decision
 from waybill.tables.audit.decisions import DecisionKind
-from waybill.tables.backfill import Action
+from waybill.tables.backfill import BackfillAction
 from waybill.tables.iceberg.state import BACKFILL_PROPERTY, PLAN_PROPERTY, RETRIES_PROPERTY, ancestry
 from waybill.tables.partition.holds import decide_hold
-from waybill.tables.partition.plan import Plan
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_plan import Plan
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.quarantine.retry import retry_quarantine
 from waybill.tables.quarantine.row_filter import RowFilter
-
-__all__ = ["Fault", "History", "HistoryResult"]
 
 TP = TopicPartition("flights", 0)
 MAX_DEPTH = 2
@@ -136,9 +134,9 @@ class History:
             "compact": (1, lambda _: self._compact()),
             "retry": (1, lambda _: self._retry()),
             "backfill": (3, self._backfill),
-            "promote": (3, lambda depth: self._change_backfill(Action.PROMOTE, depth)),
-            "undo": (2, lambda depth: self._change_backfill(Action.UNDO, depth)),
-            "cancel": (1, lambda depth: self._change_backfill(Action.CANCEL, depth)),
+            "promote": (3, lambda depth: self._change_backfill(BackfillAction.PROMOTE, depth)),
+            "undo": (2, lambda depth: self._change_backfill(BackfillAction.UNDO, depth)),
+            "cancel": (1, lambda depth: self._change_backfill(BackfillAction.CANCEL, depth)),
         }
         (name,) = self.random.choices(list(acts), [weight for weight, _ in acts.values()])
         self._say(f"{'  ' * depth}{name}")
@@ -224,7 +222,7 @@ class History:
             wanted = backfill
             self._guarded(lambda on_step: self.backfills.build(config, wanted, on_step), BUILD_STEPS, depth)
 
-    def _change_backfill(self, action: Action, depth: int) -> None:
+    def _change_backfill(self, action: BackfillAction, depth: int) -> None:
         config, backfill = self.scene.config, self.backfills.pick()
         if backfill is not None:
             self._guarded(lambda on_step: self.backfills.change(config, backfill, action, on_step), CHANGE_STEPS, depth)

@@ -10,7 +10,7 @@ from waybill.config.models import ParserConfig
 from waybill.parsers import Parsed, build_parser
 from waybill.parsers.protocol import EVENT_TIME_TYPE
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
-from waybill.records.batches.decode import MESSAGE_SCHEMA
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA
 
 slow_examples = settings(max_examples=settings.default.max_examples // 4)
 """Decorates tests whose examples take long to generate: a quarter of the profile's number of examples."""

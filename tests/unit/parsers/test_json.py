@@ -10,7 +10,7 @@ from parsing import slow_examples
 
 from waybill.config.models import JsonParser
 from waybill.parsers import Parsed, Reason, build_parser
-from waybill.records.batches.decode import MESSAGE_SCHEMA
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA
 
 
 def parser_config(**fields: object) -> JsonParser:

@@ -16,7 +16,7 @@ from waybill.parsers import Parsed
 from waybill.parsers.json import JsonMessages
 from waybill.parsers.named_fields import NamedFieldReader
 from waybill.parsers.plain_json import PlainJsonReader
-from waybill.records.batches.decode import MESSAGE_SCHEMA
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA
 
 CONFIGS = {
     "flat": {"event_time": {"field": "at", "format": "epoch_ms"}, "message_id": "id"},

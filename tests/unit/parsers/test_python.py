@@ -16,7 +16,7 @@ from waybill.base.errors import ParserBroken
 from waybill.config.models import Column
 from waybill.parsers import Parsed, build_parser
 from waybill.parsers.protocol import EVENT_TIME_TYPE
-from waybill.records.batches.decode import MESSAGE_SCHEMA
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA
 
 MODULE = """
 import pyarrow as pa

@@ -6,7 +6,7 @@ from parsing import ids, parse, parser_config, reasons, times
 
 from waybill.parsers import Reason
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
-from waybill.records.batches.decode import NO_TIMESTAMP_US
+from waybill.records.batches.message_rows import NO_TIMESTAMP_US
 
 RAW = parser_config(name="raw")
 

@@ -18,8 +18,6 @@ from waybill.records.batches import framing
 from waybill.records.batches.limits import LARGEST, Limits
 from waybill.services.store import Store
 
-__all__ = ["BackupObject", "RecordBatchObject", "new_backup_object"]
-
 _FORMAT_VERSION = "1"
 
 _WRITE_BYTES = 256 << 10

@@ -30,20 +30,6 @@ from waybill.config.names import BackupName, Extension, TopicPartition
 from waybill.services.coordination import CommittedOffset
 from waybill.services.store import Store, StoredObject
 
-__all__ = [
-    "ChainObject",
-    "ChainStart",
-    "add_restore_remedy",
-    "committed_from_chain",
-    "find_chain_start",
-    "find_last_object",
-    "find_uncommitted_object",
-    "read_chain_end",
-    "record_chain_start",
-    "walk_chain",
-]
-
-
 _VERSION = 1
 
 

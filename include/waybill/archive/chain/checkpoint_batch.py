@@ -23,8 +23,6 @@ from waybill.records.batches import framing
 from waybill.records.batches.compression import compress
 from waybill.records.shards.checkpoint import Checkpoint
 
-__all__ = ["CoveredShard", "SlotState", "checkpoint_batch", "read_checkpoint_batch"]
-
 _VERSION = 1
 _MAX_DOCUMENT_BYTES = 64 << 20
 """Some 250,000 shards."""

@@ -27,20 +27,6 @@ from waybill.config.names import GapName, TopicPartition
 from waybill.records.batches import framing
 from waybill.services.store import Store
 
-__all__ = [
-    "GAP_METADATA_KEY",
-    "Decision",
-    "Gap",
-    "GapKind",
-    "find_gap",
-    "find_truncation",
-    "list_gaps_of_chain",
-    "list_gaps_of_topics",
-    "record_gap",
-    "withdraw_gap",
-    "write_gap_marker",
-]
-
 _VERSION = 1
 
 GAP_METADATA_KEY = "gap"
@@ -48,7 +34,7 @@ GAP_METADATA_KEY = "gap"
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DecisionRecord:
     """Who made a decision by hand, and why."""
 
     reason: str

@@ -28,11 +28,10 @@ from waybill.config.models import Format
 from waybill.config.models.enums import BackupFormat, Compression
 from waybill.config.names import BackupName
 from waybill.records.batches import framing
-from waybill.records.batches.decode import NO_TIMESTAMP_US, decode
+from waybill.records.batches.decode import decode
 from waybill.records.batches.limits import LARGEST, SET_ASIDE, Limits
+from waybill.records.batches.message_rows import NO_TIMESTAMP_US
 from waybill.services.store import Store
-
-__all__ = ["FormatWriter", "IndexedObject", "new_format_writer"]
 
 logger = logging.getLogger(__name__)
 

@@ -20,13 +20,9 @@ from waybill.archive.formats.columns import message_batch
 from waybill.base.errors import DamagedObject, ObjectMissing
 from waybill.config import names
 from waybill.config.names import BackupName, Extension
-from waybill.records.batches.decode import MESSAGE_SCHEMA
-from waybill.records.batches.limits import SET_ASIDE
-from waybill.records.batches.message_rows import SET_ASIDE_SCHEMA
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA, SET_ASIDE_SCHEMA
 from waybill.services.store import ObjectStream, Store
 from waybill.services.store.objects import HashedBytes
-
-__all__ = ["INDEX_TOKEN_KEY", "SET_ASIDE", "IndexedReader"]
 
 INDEX_TOKEN_KEY = "index"
 """The key of a backup object's user metadata whose value is the token in the name of its index object."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from waybill.records.batches import framing
 
-__all__ = ["count_messages"]
-
 
 def count_messages(frame: framing.Frame, first_offset: int, where: str) -> int:
     """Return how many messages of a batch have an offset at or after `first_offset`. Its CRC is not checked.

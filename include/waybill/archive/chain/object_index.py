@@ -28,9 +28,7 @@ import pyarrow.parquet as pq
 
 from waybill.base.documents import read_document
 from waybill.base.errors import DamagedObject
-from waybill.records.batches.decode import MESSAGE_SCHEMA
-
-__all__ = ["INDEX_SCHEMA", "SET_ASIDE_TYPE", "IndexRows", "ObjectFigures", "ObjectIndex", "ObjectIndexWriter"]
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA
 
 SET_ASIDE_TYPE = pa.struct(
     [

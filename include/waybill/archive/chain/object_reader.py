@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-__all__ = ["ObjectSummary", "inspect_object", "read_messages", "read_next_offset", "read_offsets"]
-
 
 @dataclass(frozen=True, slots=True)
 class ObjectSummary:

@@ -23,8 +23,6 @@ from waybill.services.store import Store, StoredObject
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["MAX_RANGES", "ObjectScan", "collect_ranges", "scan_object"]
-
 MAX_RANGES = 4096
 """The number of offset ranges that are kept of an object (64 KB). Objects of compacted topics can have more."""
 

@@ -21,8 +21,6 @@ from typing import Self
 from waybill.archive.chain.spans import Span
 from waybill.services.store import Store
 
-__all__ = ["QUEUE_PIECES", "WINDOW", "ReadAhead"]
-
 WINDOW = 4
 """The number of objects in flight: the store has as many connections."""
 

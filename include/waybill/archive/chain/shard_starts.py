@@ -18,15 +18,6 @@ from waybill.config import names
 from waybill.records.shards.slot_map import Assignment, SlotMap, StreamOrigin
 from waybill.services.store import Store
 
-__all__ = [
-    "find_shard_start",
-    "find_stream_origin",
-    "list_shard_starts",
-    "read_slot_map",
-    "record_shard_start",
-    "record_stream_origin",
-]
-
 _VERSION = 1
 
 

@@ -11,8 +11,6 @@ from waybill.records.batches import framing
 from waybill.records.shards.checkpoint import Checkpoint
 from waybill.services.store import Store
 
-__all__ = ["SlotObject"]
-
 
 class SlotObject(RecordBatchObject):
     """The object that starts at `name.first_offset`, where the slot has archived up to `before`."""

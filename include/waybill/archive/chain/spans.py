@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from waybill.archive.chain.read_ahead import ReadAhead
     from waybill.records.batches.decode import DecodeBuffers
 
-__all__ = [
-    "ArchiveFault",
-    "Span",
-    "fault_from_error",
-    "find_fault",
-    "is_archive_fault",
-    "is_indexed",
-    "read_span",
-    "spans_from",
-]
-
 logger = logging.getLogger(__name__)
 
 

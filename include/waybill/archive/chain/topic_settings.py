@@ -16,8 +16,6 @@ from waybill.base.errors import DocumentDamaged
 from waybill.config import names
 from waybill.services.store import Store
 
-__all__ = ["TopicSettings", "find_topic_settings", "record_topic_settings"]
-
 _VERSION = 1
 
 

@@ -28,7 +28,7 @@ MAX_KEY_BYTES = 4 + MESSAGE_PACK_OFFSET_BYTES + 6
 MAX_VINT_BYTES = 5
 
 
-class Fault(IntEnum):
+class SequenceFileFault(IntEnum):
     """The ways in which the records of a SequenceFile can be malformed."""
 
     NONE = 0
@@ -138,39 +138,40 @@ def _put_key(
 
 @compiled
 def _parse_message_pack(source: Array, position: Int, end: Int, parsed: Array) -> Int:
-    """Parse the map in `[position, end)` into offset, start and length of the Kafka key; return a `Fault`."""
+    """Parse the map in `[position, end)` into offset, start and length of the Kafka key; return a
+    `SequenceFileFault`."""
     if end - position < MESSAGE_PACK_OFFSET_BYTES:
-        return Fault.KEY.value
+        return SequenceFileFault.KEY.value
     entries = np.int64(source[position]) - 0x80
     if entries < 1 or entries > 2 or source[position + 1] != 1 or source[position + 2] != 0xD3:
-        return Fault.KEY.value
+        return SequenceFileFault.KEY.value
     parsed[0] = _get(source, position + 3, 8)
     parsed[1] = 0
     parsed[2] = -1
     position += MESSAGE_PACK_OFFSET_BYTES
     if entries == 2:
         if end - position < 2 or source[position] != 2:
-            return Fault.KEY.value
+            return SequenceFileFault.KEY.value
         kind = np.int64(source[position + 1]) - 0xC4
         if kind < 0 or kind > 2 or end - position < 2 + (1 << kind):
-            return Fault.KEY.value
+            return SequenceFileFault.KEY.value
         parsed[2] = _get(source, position + 2, 1 << kind)
         parsed[1] = position + 2 + (1 << kind)
         position = parsed[1] + parsed[2]
-    return Fault.NONE.value if position == end else Fault.KEY.value
+    return SequenceFileFault.NONE.value if position == end else SequenceFileFault.KEY.value
 
 
 @compiled
 def _parse_key(packed: Int, source: Array, position: Int, end: Int, parsed: Array) -> Int:
     if packed == 0:
         if end - position != 8:
-            return Fault.KEY.value
+            return SequenceFileFault.KEY.value
         parsed[0] = _get(source, position, 8)
         parsed[1] = 0
         parsed[2] = -1
-        return Fault.NONE.value
+        return SequenceFileFault.NONE.value
     if end - position < 4 or _get_int(source, position) != end - position - 4:
-        return Fault.KEY.value
+        return SequenceFileFault.KEY.value
     return _parse_message_pack(source, position + 4, end, parsed)
 
 
@@ -263,18 +264,18 @@ def _is_sync(source: Array, position: Int, sync: Array) -> bool:
 
 @compiled
 def _scan_record(packed: Int, source: Array, begin: Int, length: Int, parsed: Array) -> tuple[Int, Int, Int]:
-    """Parse a complete record; return the position of its value, the length of its value and a `Fault`."""
+    """Parse a complete record; return the position of its value, the length of its value and a `SequenceFileFault`."""
     key_length = _get_int(source, begin + 4)
     if key_length < 0 or key_length > length - 4:
-        return np.int64(0), np.int64(0), Fault.KEY.value
+        return np.int64(0), np.int64(0), SequenceFileFault.KEY.value
     value = begin + 8 + key_length
     fault = _parse_key(packed, source, begin + 8, value, parsed)
-    if fault != Fault.NONE.value:
+    if fault != SequenceFileFault.NONE.value:
         return value, np.int64(0), fault
     value_length = _get_int(source, value)
     if value_length != length - key_length - 4:
-        return value, value_length, Fault.VALUE.value
-    return value + 4, value_length, Fault.NONE.value
+        return value, value_length, SequenceFileFault.VALUE.value
+    return value + 4, value_length, SequenceFileFault.NONE.value
 
 
 @compiled
@@ -282,7 +283,7 @@ def scan_records(packed: Int, source: Array, size: Int, sync: Array, offsets: Ar
     """Note where keys and values lie in `source[:size]`, which begins with a record or a sync mark.
 
     Stops before an incomplete record, or when `offsets` is full. Returns the number of rows, the position after the
-    last one and a `Fault`.
+    last one and a `SequenceFileFault`.
     """
     parsed = np.zeros(3, np.int64)
     position = np.int64(0)
@@ -293,20 +294,20 @@ def scan_records(packed: Int, source: Array, size: Int, sync: Array, offsets: Ar
             if size - position < SYNC_MARK_BYTES:
                 break
             if not _is_sync(source, position + 4, sync):
-                return row, position, Fault.SYNC.value
+                return row, position, SequenceFileFault.SYNC.value
             position += SYNC_MARK_BYTES
             continue
         if length < 12:  # a key and the length of a value
-            return row, position, Fault.RECORD_LENGTH.value
+            return row, position, SequenceFileFault.RECORD_LENGTH.value
         if size - position < 8 + length:
             break
         value, value_length, fault = _scan_record(packed, source, position, length, parsed)
-        if fault != Fault.NONE.value:
+        if fault != SequenceFileFault.NONE.value:
             return row, position, fault
         _note(parsed, value, value_length, row, offsets, spans)
         row += 1
         position += 8 + length
-    return row, position, Fault.NONE.value
+    return row, position, SequenceFileFault.NONE.value
 
 
 @compiled
@@ -319,29 +320,30 @@ def scan_block(
     offsets: Array,
     spans: Array,
 ) -> Int:
-    """Note where the keys of `offsets.size` messages lie in `keys`, and their values in `values`; return a `Fault`."""
+    """Note where the keys of `offsets.size` messages lie in `keys`, and their values in `values`; return a
+    `SequenceFileFault`."""
     parsed = np.zeros(3, np.int64)
     in_key_lengths = key = in_value_lengths = value = np.int64(0)
     for row in range(offsets.size):
         length, in_key_lengths = _get_vint(key_lengths, in_key_lengths, key_lengths.size)
         if in_key_lengths < 0 or length > keys.size - key:
-            return Fault.LENGTHS.value
+            return SequenceFileFault.LENGTHS.value
         fault = _parse_key(packed, keys, key, key + length, parsed)
-        if fault != Fault.NONE.value:
+        if fault != SequenceFileFault.NONE.value:
             return fault
         key += length
         length, in_value_lengths = _get_vint(value_lengths, in_value_lengths, value_lengths.size)
         if in_value_lengths < 0 or length < 4 or length > values.size - value:
-            return Fault.LENGTHS.value
+            return SequenceFileFault.LENGTHS.value
         if _get_int(values, value) != length - 4:
-            return Fault.VALUE.value
+            return SequenceFileFault.VALUE.value
         _note(parsed, value + 4, length - 4, row, offsets, spans)
         value += length
     if in_key_lengths != key_lengths.size or key != keys.size:
-        return Fault.LENGTHS.value
+        return SequenceFileFault.LENGTHS.value
     if in_value_lengths != value_lengths.size or value != values.size:
-        return Fault.LENGTHS.value
-    return Fault.NONE.value
+        return SequenceFileFault.LENGTHS.value
+    return SequenceFileFault.NONE.value
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

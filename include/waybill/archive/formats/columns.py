@@ -9,9 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from waybill.records.batches import _kernels as record_kernels
-from waybill.records.batches.decode import HEADERS_TYPE, MESSAGE_SCHEMA, NO_TIMESTAMP_US
-
-__all__ = ["BinaryColumn", "binary_column", "message_batch"]
+from waybill.records.batches.message_rows import HEADERS_TYPE, MESSAGE_SCHEMA, NO_TIMESTAMP_US
 
 _NO_BYTES: Any = np.empty(0, np.uint8)
 _NO_NULLS: Any = np.empty(0, np.bool_)

@@ -28,8 +28,6 @@ from waybill.config.models.enums import Compression, SequenceFileKey
 from waybill.records.batches.framing import ByteStream
 from waybill.services.store.objects import read_exactly
 
-__all__ = ["Header", "SequenceFileWriter", "read_header", "read_messages"]
-
 BLOCK_BYTES = 1 << 20
 """Size of the keys and values of a block before compression: Hadoop's own default."""
 
@@ -53,11 +51,11 @@ _MAX_TEXT_BYTES = 1 << 16
 _READ_BYTES = 4 << 20
 _ROWS = 1 << 16
 _REASONS = {
-    kernels.Fault.RECORD_LENGTH: "a record is shorter than a key and a value",
-    kernels.Fault.KEY: "a key is malformed",
-    kernels.Fault.VALUE: "a value does not fill its record",
-    kernels.Fault.SYNC: "a sync mark differs from the one in the file's header",
-    kernels.Fault.LENGTHS: "the lengths in a block do not match its content",
+    kernels.SequenceFileFault.RECORD_LENGTH: "a record is shorter than a key and a value",
+    kernels.SequenceFileFault.KEY: "a key is malformed",
+    kernels.SequenceFileFault.VALUE: "a value does not fill its record",
+    kernels.SequenceFileFault.SYNC: "a sync mark differs from the one in the file's header",
+    kernels.SequenceFileFault.LENGTHS: "the lengths in a block do not match its content",
 }
 
 
@@ -191,7 +189,7 @@ def _vint(value: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class FileHeader:
     """The header of a file."""
 
     key: SequenceFileKey
@@ -202,12 +200,12 @@ class Header:
     """Size of the header itself."""
 
 
-def read_header(source: ByteStream, where: str) -> Header:
+def read_header(source: ByteStream, where: str) -> FileHeader:
     """Read the header of a file from the start of `source`.
 
     Raises `DamagedObject` when `SequenceFileWriter` does not write such a header; `where` names the object.
     """
-    reader = _Reader(source, where)
+    reader = _BlockReader(source, where)
     magic = reader.take(4)
     if magic != _MAGIC:
         raise DamagedObject(where, 0, f"is not a SequenceFile of version 6: it starts with {magic!r}")
@@ -224,7 +222,7 @@ def read_header(source: ByteStream, where: str) -> Header:
         raise DamagedObject(where, 4, f"holds {key_class} and {value_class}, which Waybill does not write")
     if compressed and (compression is Compression.NONE or not in_blocks):
         raise DamagedObject(where, 4, f"is compressed {'by' if in_blocks else 'record by record, by'} {codec}")
-    return Header(key, compression, metadata, reader.take(kernels.SYNC_BYTES), reader.position)
+    return FileHeader(key, compression, metadata, reader.take(kernels.SYNC_BYTES), reader.position)
 
 
 def read_messages(source: ByteStream, where: str) -> Iterator[pa.RecordBatch]:
@@ -243,7 +241,7 @@ def read_messages(source: ByteStream, where: str) -> Iterator[pa.RecordBatch]:
         yield from _read_blocks(source, where, header)
 
 
-def _read_records(source: ByteStream, where: str, header: Header) -> Iterator[pa.RecordBatch]:
+def _read_records(source: ByteStream, where: str, header: FileHeader) -> Iterator[pa.RecordBatch]:
     packed, sync = int(header.key is SequenceFileKey.MSGPACK), np.frombuffer(header.sync, np.uint8)
     offsets, spans = np.empty(_ROWS, np.int64), np.empty((4, _ROWS), np.int64)
     position, pending = header.size_bytes, np.empty(0, np.uint8)
@@ -253,7 +251,7 @@ def _read_records(source: ByteStream, where: str, header: Header) -> Iterator[pa
             yield _batch(offsets[:rows].copy(), spans[:, :rows], pending, pending)
         position += scanned
         if fault:
-            raise DamagedObject(where, position, _REASONS[kernels.Fault(fault)])
+            raise DamagedObject(where, position, _REASONS[kernels.SequenceFileFault(fault)])
         pending = pending[scanned:]
         if rows == _ROWS:
             continue
@@ -265,24 +263,24 @@ def _read_records(source: ByteStream, where: str, header: Header) -> Iterator[pa
         raise DamagedObject(where, position, "is cut short: the last record is not complete")
 
 
-def _read_blocks(source: ByteStream, where: str, header: Header) -> Iterator[pa.RecordBatch]:
-    packed, reader = int(header.key is SequenceFileKey.MSGPACK), _Reader(source, where, header.size_bytes)
+def _read_blocks(source: ByteStream, where: str, header: FileHeader) -> Iterator[pa.RecordBatch]:
+    packed, reader = int(header.key is SequenceFileKey.MSGPACK), _BlockReader(source, where, header.size_bytes)
     while mark := source.read(1):
         begin = reader.position
         reader.position += 1
         mark += reader.take(kernels.SYNC_MARK_BYTES - 1)
         if mark != _ESCAPE + header.sync:
-            raise DamagedObject(where, begin, _REASONS[kernels.Fault.SYNC])
+            raise DamagedObject(where, begin, _REASONS[kernels.SequenceFileFault.SYNC])
         rows = reader.vint()
         key_lengths, keys, value_lengths, values = (
             _decompress(header.compression, reader.take(reader.vint()), where, begin) for _ in range(4)
         )
         if not 0 < rows <= key_lengths.size:
-            raise DamagedObject(where, begin, _REASONS[kernels.Fault.LENGTHS])
+            raise DamagedObject(where, begin, _REASONS[kernels.SequenceFileFault.LENGTHS])
         offsets, spans = np.empty(rows, np.int64), np.empty((4, rows), np.int64)
         fault = kernels.scan_block(packed, key_lengths, keys, value_lengths, values, offsets, spans)
         if fault:
-            raise DamagedObject(where, begin, _REASONS[kernels.Fault(fault)])
+            raise DamagedObject(where, begin, _REASONS[kernels.SequenceFileFault(fault)])
         yield _batch(offsets, spans, keys, values)
 
 
@@ -292,7 +290,7 @@ def _batch(offsets: Any, spans: Any, keys: Any, values: Any) -> pa.RecordBatch:
     )
 
 
-class _Reader:
+class _BlockReader:
     """Reads the fields of a header or a block, and keeps the position for errors."""
 
     def __init__(self, source: ByteStream, where: str, position: int = 0) -> None:

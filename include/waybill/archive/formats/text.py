@@ -24,8 +24,6 @@ from waybill.archive.formats.columns import BinaryColumn, binary_column
 from waybill.base.errors import DamagedObject
 from waybill.records.batches.framing import ByteStream
 
-__all__ = ["CONTAINS_DELIMITER", "TOMBSTONE", "TextWriter", "read_values"]
-
 CONTAINS_DELIMITER = "contains_delimiter: the message contains the delimiter of the stream's text format"
 TOMBSTONE = "tombstone: text has no null value"
 

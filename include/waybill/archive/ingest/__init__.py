@@ -7,8 +7,8 @@ To read the code, begin with `protocol.py`, whose `_run_protocol` lists the step
 """
 
 from waybill.archive.ingest.lane import drain_lane, run_lane
-from waybill.archive.ingest.plan import IngestPlan, Lane, LaneShare, StreamProblem, plan_lanes, plan_run
-from waybill.archive.ingest.report import (
+from waybill.archive.ingest.lane_plan import IngestPlan, Lane, LaneShare, StreamProblem, plan_lanes, plan_run
+from waybill.archive.ingest.lane_report import (
     ArchivedObject,
     Failure,
     IngestReport,
@@ -20,7 +20,7 @@ from waybill.archive.ingest.report import (
     TopicPartitionReport,
     merge_reports,
 )
-from waybill.archive.ingest.services import Services, connect, connect_all
+from waybill.archive.ingest.services import IngestServices, connect, connect_all
 from waybill.archive.ingest.time_slice import Clock, TimeSlice
 
 __all__ = [
@@ -29,12 +29,12 @@ __all__ = [
     "Failure",
     "IngestPlan",
     "IngestReport",
+    "IngestServices",
     "Lane",
     "LaneReport",
     "LaneShare",
     "LaneSummary",
     "Outcome",
-    "Services",
     "StreamProblem",
     "StreamReport",
     "StreamSummary",

@@ -14,8 +14,6 @@ from waybill.records.shards.checkpoint import Checkpoint
 from waybill.services.coordination import CommittedOffset
 from waybill.services.kafka.kafka import KafkaSource, LogRange, PartitionState
 
-__all__ = ["checkpoint_missing", "find_committed_offset", "is_consistent", "raise_if_log_differs"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -11,16 +11,14 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from waybill.archive.chain.backup_object import BackupObject
-from waybill.archive.ingest.plan import estimate_bytes
-from waybill.archive.ingest.report import Outcome
+from waybill.archive.ingest.lane_plan import estimate_bytes
+from waybill.archive.ingest.lane_report import Outcome
 from waybill.archive.ingest.target import ArchiveTarget, Position
 from waybill.base import failpoints
 from waybill.base.errors import RetentionGap, TopicRecreated
 from waybill.config.models import UploadPolicy
 from waybill.records.batches import framing
 from waybill.services.kafka.partition_reader import Chunk
-
-__all__ = ["CutObject", "ObjectFetch", "is_due", "must_wait_for_more", "select_archived"]
 
 
 @dataclass(frozen=True, slots=True)

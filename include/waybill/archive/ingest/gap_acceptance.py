@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from waybill.archive.chain import chain, gaps, object_reader
-from waybill.archive.chain.gaps import Decision, Gap, GapKind
+from waybill.archive.chain.gaps import DecisionRecord, Gap, GapKind
 from waybill.archive.ingest.protocol import check_log, put_gap_marker, read_committed_offset
-from waybill.archive.ingest.services import Services
+from waybill.archive.ingest.services import IngestServices
 from waybill.archive.ingest.target import ArchiveTarget, Position
 from waybill.archive.ingest.time_slice import Clock
 from waybill.base.errors import ChainBroken, GapRefused, IngestStopped, LogTruncated, RetentionGap, TopicRecreated
@@ -23,8 +23,6 @@ from waybill.config.models.quantities import whole_number
 from waybill.config.names import LAST_OFFSET, TopicPartition
 from waybill.services.coordination import CommittedOffset
 from waybill.services.store import StoredObject
-
-__all__ = ["AcceptedGaps", "SeenGap", "accept_gap", "accept_lost_offsets"]
 
 _ROUNDS = 5
 
@@ -75,10 +73,10 @@ class SeenGap:
 
 
 def accept_gap(
-    services: Services,
+    services: IngestServices,
     stream: Stream,
     tp: TopicPartition,
-    decision: Decision,
+    decision: DecisionRecord,
     *,
     seen: SeenGap | None = None,
     clock: Clock | None = None,
@@ -129,7 +127,7 @@ def _find_position(target: ArchiveTarget) -> Position:
         return position
 
 
-def _gap_of_stop(target: ArchiveTarget, stop: RetentionGap | LogTruncated, decision: Decision) -> Gap:
+def _gap_of_stop(target: ArchiveTarget, stop: RetentionGap | LogTruncated, decision: DecisionRecord) -> Gap:
     if isinstance(stop, RetentionGap):
         kind, first_offset, next_offset = GapKind.RETENTION, stop.committed_offset, stop.earliest_offset
     else:
@@ -142,7 +140,7 @@ def _new_gap(
     first_offset: int,
     next_offset: int,
     kind: GapKind,
-    decision: Decision,
+    decision: DecisionRecord,
     stop: IngestStopped,
 ) -> Gap:
     return Gap(
@@ -175,12 +173,12 @@ def _accepted_before(target: ArchiveTarget, position: Position) -> AcceptedGaps:
 
 
 def accept_lost_offsets(
-    services: Services,
+    services: IngestServices,
     stream: Stream,
     tp: TopicPartition,
     first_offset: int,
     next_offset: int,
-    decision: Decision,
+    decision: DecisionRecord,
     *,
     clock: Clock | None = None,
 ) -> AcceptedGaps:

@@ -11,20 +11,18 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from waybill.archive.ingest.plan import IngestPlan, StreamProblem
-from waybill.archive.ingest.report import LaneSummary, StreamSummary, merge_reports
+from waybill.archive.ingest.lane_plan import IngestPlan, StreamProblem
+from waybill.archive.ingest.lane_report import LaneSummary, StreamSummary, merge_reports
 from waybill.archive.ingest.services import FindConnection
 from waybill.base.errors import IngestIncomplete
 from waybill.config.connections import find_connection
 from waybill.config.models import Config
 from waybill.config.models.quantities import counted
-from waybill.services.coordination import GroupProblems, Problem, ZooKeeperSession
-
-__all__ = ["report_run"]
+from waybill.services.coordination import GroupProblem, GroupProblems, ZooKeeperSession
 
 logger = logging.getLogger(__name__)
 
-Problems = Mapping[tuple[str, str], Problem]
+Problems = Mapping[tuple[str, str], GroupProblem]
 """Problems by stream and error."""
 
 
@@ -77,10 +75,10 @@ def _failures(streams: Iterable[StreamSummary]) -> list[StreamProblem]:
     ]
 
 
-def _merge(found: Iterable[StreamProblem], known: Problems) -> dict[tuple[str, str], Problem]:
+def _merge(found: Iterable[StreamProblem], known: Problems) -> dict[tuple[str, str], GroupProblem]:
     """Return the problems by stream and error, each with the time at which it was found first."""
     now_ms = int(time.time() * 1000)
-    merged: dict[tuple[str, str], Problem] = {}
+    merged: dict[tuple[str, str], GroupProblem] = {}
     for each in found:
         problem = each.to_problem(now_ms)
         before = known.get(problem.key)

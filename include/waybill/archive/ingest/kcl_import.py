@@ -12,9 +12,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from waybill.archive.chain.gaps import Decision
+from waybill.archive.chain.gaps import DecisionRecord
 from waybill.archive.chain.shard_starts import find_stream_origin, record_shard_start, record_stream_origin
-from waybill.archive.ingest.services import Services
+from waybill.archive.ingest.services import IngestServices
 from waybill.archive.ingest.slot_assignment import initial_position
 from waybill.archive.ingest.slot_source import SlotSource, creation_id, start_of
 from waybill.base.errors import ConfigError, GapRefused
@@ -25,8 +25,6 @@ from waybill.records.shards.slot_map import Assignment, SlotMap, StreamOrigin, c
 from waybill.services.kinesis.aggregates import DamagedAggregate, unpack
 from waybill.services.kinesis.kcl_leases import Lease
 from waybill.services.kinesis.shard_reader import ShardReader
-
-__all__ = ["ShardImport", "import_leases", "propose_lease_imports"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class ShardImport:
     """User records of an aggregate that the other consumer had read and that are archived again."""
 
 
-def propose_lease_imports(services: Services, topic: str, leases: Iterable[Lease]) -> list[ShardImport]:
+def propose_lease_imports(services: IngestServices, topic: str, leases: Iterable[Lease]) -> list[ShardImport]:
     """Return what an import would do, for each shard that Kinesis lists or that has a lease, by id.
 
     Raises `GapRefused` if the archive of the stream has begun, and `ConfigError` if no lease is one of the stream's.
@@ -73,7 +71,7 @@ def propose_lease_imports(services: Services, topic: str, leases: Iterable[Lease
 
 
 def import_leases(
-    services: Services, stream: Stream, topic: str, proposals: Sequence[ShardImport], decision: Decision
+    services: IngestServices, stream: Stream, topic: str, proposals: Sequence[ShardImport], decision: DecisionRecord
 ) -> None:
     """Record where the shards start. Raises `GapRefused` if a run has begun the archive in the meantime."""
     slots, generation = _slots(services), stream.generation
@@ -103,7 +101,7 @@ def import_leases(
         record_shard_start(services.store, topic, generation, each)
 
 
-def _slots(services: Services) -> SlotSource:
+def _slots(services: IngestServices) -> SlotSource:
     if services.slots is None:
         raise ConfigError("--from-kcl is for streams with `source: kinesis`")
     return services.slots

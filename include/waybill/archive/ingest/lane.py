@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from waybill.archive.ingest.lane_plan import Lane, LaneShare
+from waybill.archive.ingest.lane_report import Failure, LaneReport, Outcome, StreamReport, TopicPartitionReport
 from waybill.archive.ingest.orphaned_uploads import abort_orphaned_uploads
-from waybill.archive.ingest.plan import Lane, LaneShare
 from waybill.archive.ingest.protocol import archive_topic_partition
-from waybill.archive.ingest.report import Failure, LaneReport, Outcome, StreamReport, TopicPartitionReport
-from waybill.archive.ingest.services import FindConnection, Services, connect_all
+from waybill.archive.ingest.services import FindConnection, IngestServices, connect_all
 from waybill.archive.ingest.target import ArchiveTarget
 from waybill.archive.ingest.time_slice import Clock, RateLimit, TimeSlice
 from waybill.base.errors import GenerationConflict, UnexpectedFailure, WaybillError
@@ -31,8 +31,6 @@ from waybill.config.names import Stage, TopicPartition
 from waybill.records.batches.compression import Recompressor
 from waybill.services.coordination import UsageStore
 from waybill.services.kafka.kafka import PartitionState
-
-__all__ = ["drain_lane", "run_lane"]
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +62,7 @@ def run_lane(
 
 
 def drain_lane(
-    services: Mapping[str, Services], config: Config, lane: Lane, *, clock: Clock | None = None
+    services: Mapping[str, IngestServices], config: Config, lane: Lane, *, clock: Clock | None = None
 ) -> LaneReport:
     """Do the same as `run_lane`, with connected services by stream."""
     clock = clock or Clock()
@@ -96,7 +94,7 @@ class _StreamInLane:
 
     name: str
     settings: Stream
-    services: Services
+    services: IngestServices
     config: Config
     deadline: float
     min_seconds: float
@@ -107,7 +105,7 @@ class _StreamInLane:
 
     @classmethod
     def begin(
-        cls, stack: ExitStack, services: Services, config: Config, name: str, clock: Clock, started: float
+        cls, stack: ExitStack, services: IngestServices, config: Config, name: str, clock: Clock, started: float
     ) -> _StreamInLane:
         settings = config.stream(name)
         budget = settings.ingest.budget.total_seconds()
@@ -214,7 +212,7 @@ def _find_conflict(config: Config, stream: str, topic: str) -> GenerationConflic
     )
 
 
-def _store_usage(config: Config, services: Mapping[str, Services], lane: Lane, report: LaneReport) -> None:
+def _store_usage(config: Config, services: Mapping[str, IngestServices], lane: Lane, report: LaneReport) -> None:
     """Add what this process has used to the usage of the lane's streams. An error is logged."""
     for stream in report.streams:
         meter.add(Tally(messages=stream.messages), account=stream.stream)
@@ -250,7 +248,9 @@ def _do_chores(
     return tuple(Failure(error=each.stop_name, message=str(each), retriable=each.retriable) for each in failures)
 
 
-def _commit_to_consumer_group(services: Services, group: str | None, reports: Iterable[TopicPartitionReport]) -> None:
+def _commit_to_consumer_group(
+    services: IngestServices, group: str | None, reports: Iterable[TopicPartitionReport]
+) -> None:
     """Commit to the consumer group that shows the lag in other tools. Nothing depends on it, so an error is logged."""
     if group is None:
         return

@@ -14,8 +14,8 @@ from enum import StrEnum
 
 from waybill.archive.chain import chain
 from waybill.archive.chain.chain import ChainStart, committed_from_chain, find_chain_start, record_chain_start
-from waybill.archive.chain.gaps import Decision
-from waybill.archive.ingest.services import Services
+from waybill.archive.chain.gaps import DecisionRecord
+from waybill.archive.ingest.services import IngestServices
 from waybill.archive.ingest.time_slice import Clock
 from waybill.base.errors import (
     ChainBroken,
@@ -32,16 +32,6 @@ from waybill.config.names import TopicPartition
 from waybill.services.coordination import CommittedOffset, Coordinator
 from waybill.services.kafka.kafka import LogRange
 from waybill.services.store import Store
-
-__all__ = [
-    "ImportCheck",
-    "ImportProposal",
-    "RebuildResult",
-    "import_offsets",
-    "propose_imports",
-    "rebuild_committed_offset",
-    "set_committed_offset",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +86,7 @@ def rebuild_committed_offset(
 
 
 def set_committed_offset(
-    services: Services, stream: Stream, tp: TopicPartition, offset: int, decision: Decision
+    services: IngestServices, stream: Stream, tp: TopicPartition, offset: int, decision: DecisionRecord
 ) -> CommittedOffset:
     """Set the committed offset to the chain's end, or to any offset of the log if there is no chain yet.
 
@@ -130,7 +120,7 @@ def _torn_chain(tp: TopicPartition, offset: int, end: int, generation: int) -> s
 
 
 def _start_chain(
-    services: Services, stream: Stream, tp: TopicPartition, offset: int, decision: Decision
+    services: IngestServices, stream: Stream, tp: TopicPartition, offset: int, decision: DecisionRecord
 ) -> CommittedOffset:
     """Record that a chain without objects starts at `offset`, and return its committed offset.
 
@@ -192,7 +182,9 @@ class ImportProposal:
     check: ImportCheck
 
 
-def propose_imports(services: Services, stream: Stream, offsets: Mapping[TopicPartition, int]) -> list[ImportProposal]:
+def propose_imports(
+    services: IngestServices, stream: Stream, offsets: Mapping[TopicPartition, int]
+) -> list[ImportProposal]:
     """Return a proposal for every topic-partition of the stream that Kafka or the other tool has, sorted."""
     in_kafka = services.source.topic_partitions(stream)
     log_ranges = services.source.offsets(in_kafka)
@@ -206,7 +198,7 @@ def propose_imports(services: Services, stream: Stream, offsets: Mapping[TopicPa
 
 
 def _check(
-    services: Services,
+    services: IngestServices,
     stream: Stream,
     tp: TopicPartition,
     offsets: Mapping[TopicPartition, int],
@@ -225,7 +217,7 @@ def _check(
 
 
 def import_offsets(
-    services: Services, stream: Stream, proposals: Iterable[ImportProposal], decision: Decision
+    services: IngestServices, stream: Stream, proposals: Iterable[ImportProposal], decision: DecisionRecord
 ) -> Iterator[tuple[ImportProposal, str]]:
     """Start the chains of the proposals that can be imported. Yield each with its error message, or ''."""
     for proposal in proposals:

@@ -17,8 +17,6 @@ from waybill.config.models import Config
 from waybill.services.coordination import Coordinator
 from waybill.services.store import ChainId, PendingUpload, Store
 
-__all__ = ["IsWanted", "abort_old_uploads", "abort_orphaned_uploads", "belongs_to_stream"]
-
 logger = logging.getLogger(__name__)
 
 _CHORE = "abort_uploads"

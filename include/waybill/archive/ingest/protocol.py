@@ -28,7 +28,7 @@ from waybill.archive.ingest.committed_offset import (
     raise_if_log_differs,
 )
 from waybill.archive.ingest.fetching import CutObject, ObjectFetch, must_wait_for_more
-from waybill.archive.ingest.report import ArchivedObject, Failure, Outcome, TopicPartitionReport
+from waybill.archive.ingest.lane_report import ArchivedObject, Failure, Outcome, TopicPartitionReport
 from waybill.archive.ingest.slot_fetching import SlotFetch
 from waybill.archive.ingest.target import ArchiveTarget, Position
 from waybill.base import failpoints
@@ -48,8 +48,6 @@ from waybill.config.names import BackupName
 from waybill.records.shards.checkpoint import Checkpoint
 from waybill.services.coordination import CommittedOffset, OffsetCounts
 from waybill.services.kafka.kafka import PartitionState
-
-__all__ = ["archive_topic_partition", "check_log", "put_gap_marker", "read_committed_offset"]
 
 logger = logging.getLogger(__name__)
 

@@ -18,15 +18,13 @@ if TYPE_CHECKING:
     from waybill.services.kafka.kafka import KafkaSource, StreamTopics
     from waybill.services.store import Store
 
-__all__ = ["FindConnection", "Services", "Sources", "connect", "connect_all", "connect_source", "connect_sources"]
-
 logger = logging.getLogger(__name__)
 
 FindConnection = Callable[[str], Connection]
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class IngestServices:
     """The three services of one stream, connected."""
 
     source: KafkaSource | SlotSource
@@ -83,7 +81,7 @@ class Sources:
 
 
 @contextmanager
-def connect(config: Config, stream_name: str, find: FindConnection = find_connection) -> Iterator[Services]:
+def connect(config: Config, stream_name: str, find: FindConnection = find_connection) -> Iterator[IngestServices]:
     """Connect a stream's services. `find` returns a connection by its id.
 
     Raises `ConfigError`, `KafkaUnavailable` or `CoordinationUnavailable`.
@@ -95,7 +93,7 @@ def connect(config: Config, stream_name: str, find: FindConnection = find_connec
 @contextmanager
 def connect_all(
     config: Config, stream_names: Collection[str], find: FindConnection = find_connection
-) -> Iterator[dict[str, Services]]:
+) -> Iterator[dict[str, IngestServices]]:
     """Connect the services of several streams, by stream, with one connection to each. Raises the errors of `connect`.
 
     Use them from one thread.
@@ -105,7 +103,9 @@ def connect_all(
     with ExitStack() as stack:
         sources = stack.enter_context(connect_sources(config, stream_names, find))
         store = sources.store or stack.enter_context(Store.of(config.storage, find))
-        yield {name: Services(sources.by_stream[name], store, sources.coordinators[name]) for name in stream_names}
+        yield {
+            name: IngestServices(sources.by_stream[name], store, sources.coordinators[name]) for name in stream_names
+        }
 
 
 @contextmanager

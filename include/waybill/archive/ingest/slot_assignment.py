@@ -37,8 +37,6 @@ from waybill.services.coordination import Coordinator
 from waybill.services.coordination.shard_map import read_slot_map_copy, write_slot_map_copy
 from waybill.services.store import Store
 
-__all__ = ["ExtendedMap", "ShardListing", "StreamStart", "check_checkpoint", "extend_map", "initial_position"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -17,13 +17,11 @@ from typing import Protocol
 
 from waybill.archive.chain.slot_object import SlotObject
 from waybill.archive.ingest.fetching import CutObject, is_due
-from waybill.archive.ingest.report import Outcome
+from waybill.archive.ingest.lane_report import Outcome
 from waybill.archive.ingest.target import ArchiveTarget, Position
 from waybill.base import failpoints
 from waybill.records.shards.checkpoint import Checkpoint, ShardPosition
 from waybill.services.coordination import SlotRead
-
-__all__ = ["ShardBatches", "ShardSource", "SlotFetch"]
 
 _PROOF_PARTS = 4
 """The checkpoint is committed again, without a record, when this part of the retention has passed."""

@@ -39,8 +39,6 @@ from waybill.services.store import Store
 if TYPE_CHECKING:
     from waybill.archive.ingest.target import Position
 
-__all__ = ["ShardProgress", "ShardState", "SlotSource", "creation_id", "start_of"]
-
 logger = logging.getLogger(__name__)
 
 _LISTINGS = 3
@@ -365,7 +363,7 @@ class SlotSource:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _SlotAnswer:
     """One answer of GetRecords, as record batches."""
 
     batches: bytes
@@ -387,12 +385,12 @@ class _SlotReader:
         self._kinesis, self._address, self._shards, self._clock = kinesis, address, shards, clock
         self.retention = retention
 
-    def read(self, shard_id: str, position: ShardPosition) -> Generator[_Answer, None, None]:
+    def read(self, shard_id: str, position: ShardPosition) -> Generator[_SlotAnswer, None, None]:
         reader = ShardReader(self._kinesis, self._address, shard_id, now=self._clock.wall)
         with closing(reader.read(position)) as reads:
             for read in reads:
                 data = encode_records(read.records, self._shards[shard_id], 0).data if read.records else b""
-                yield _Answer(data, read.position, read.size_bytes)
+                yield _SlotAnswer(data, read.position, read.size_bytes)
 
 
 def _position(committed: CommittedOffset, shard_id: str) -> ShardPosition | None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from waybill.archive.chain.backup_object import BackupObject, new_backup_object
 from waybill.archive.chain.slot_object import SlotObject
-from waybill.archive.ingest.report import ReportDraft
-from waybill.archive.ingest.services import Services
+from waybill.archive.ingest.lane_report import ReportDraft
+from waybill.archive.ingest.services import IngestServices
 from waybill.archive.ingest.time_slice import Clock, RateLimit, TimeSlice
 from waybill.base.errors import GenerationConflict
 from waybill.config.models import Stream
@@ -23,14 +23,12 @@ from waybill.services.kafka.kafka import LogRange, PartitionState
 if TYPE_CHECKING:
     from waybill.archive.ingest.slot_source import SlotSource
 
-__all__ = ["ArchiveTarget", "Position"]
-
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTarget:
     """One topic-partition that a lane archives, and what the lane archives it with."""
 
-    services: Services
+    services: IngestServices
     stream: Stream
     tp: TopicPartition
     clock: Clock = field(default_factory=Clock)

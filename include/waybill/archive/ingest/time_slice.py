@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Clock", "RateLimit", "TimeSlice"]
-
 _SLEEP_SECONDS = 1.0
 
 

@@ -4,9 +4,9 @@
 - `preflight`: what would make the restore fail or lose messages, found before it begins.
   `creation`: how a missing topic is created. `figures`: times and sizes of what is restored. `topic_checks`: the
   target's configs against them.
-- `plan`: the stored plan, which every process carries out in the same way.
+- `restore_plan`: the stored plan, which every process carries out in the same way.
 - `archived`: the record batches of a range, checked, as a client may send them.
-- `run`: the main path: batches from the archive to the target. `progress`: how far the target is.
+- `restore_run`: the main path: batches from the archive to the target. `progress`: how far the target is.
   `refusal`: why the target refused a batch.
 - `offset_map`: where each archived message is in the target. `groups`: consumer groups continue there.
 - `comparison`: the proof that both sides are equal.
@@ -17,15 +17,15 @@ docs/decisions/0026-restore.md has the reasons.
 """
 
 from waybill.archive.restore.comparison import NOT_CHECKED, PartitionComparison
-from waybill.archive.restore.groups import Move, MoveState
-from waybill.archive.restore.plan import PartitionPlan, Plan, find_plan, list_plans
-from waybill.archive.restore.problem import Problem
+from waybill.archive.restore.groups import GroupMove, MoveState
+from waybill.archive.restore.problem import RestoreProblem
 from waybill.archive.restore.rehearsal import Rehearsed, rehearse
-from waybill.archive.restore.request import Request, SourceRange
-from waybill.archive.restore.run import PartitionResult
+from waybill.archive.restore.request import RestoreRequest, SourceRange
+from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan, find_plan, list_plans
+from waybill.archive.restore.restore_run import PartitionResult
 from waybill.archive.restore.service import (
     Preview,
-    Status,
+    RestoreStatus,
     begin_restore,
     compare_restore,
     move_groups,
@@ -36,18 +36,18 @@ from waybill.archive.restore.service import (
 
 __all__ = [
     "NOT_CHECKED",
-    "Move",
+    "GroupMove",
     "MoveState",
     "PartitionComparison",
     "PartitionPlan",
     "PartitionResult",
-    "Plan",
     "Preview",
-    "Problem",
     "Rehearsed",
-    "Request",
+    "RestorePlan",
+    "RestoreProblem",
+    "RestoreRequest",
+    "RestoreStatus",
     "SourceRange",
-    "Status",
     "begin_restore",
     "compare_restore",
     "find_plan",

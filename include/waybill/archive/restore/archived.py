@@ -19,9 +19,6 @@ from waybill.records.batches.framing import Frame, check_crc, read_frames
 from waybill.records.batches.produced import is_sendable, renumber
 from waybill.services.store import Store
 
-__all__ = ["ArchivedBatch", "message_runs", "objects_of_range", "read_batches"]
-
-
 _READ_BYTES = 8 << 20
 """As many as `ReadAhead` fetches of an object at once, so that they are framed without a copy."""
 

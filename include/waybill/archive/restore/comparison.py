@@ -15,17 +15,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from waybill.archive.restore.archived import objects_of_range, read_batches
-from waybill.archive.restore.plan import PartitionPlan, Plan
 from waybill.archive.restore.progress import check_target
+from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan
 from waybill.base.errors import UnexpectedFailure, WaybillError
 from waybill.records.batches.framing import HEADER_BYTES, Frame, check_crc
-from waybill.services.kafka.target import KafkaTarget
+from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = ["NOT_CHECKED", "ObjectDigest", "PartitionComparison", "compare"]
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +89,7 @@ class PartitionComparison:
         }
 
 
-def compare(store: Store, target: KafkaTarget, plan: Plan) -> Iterator[PartitionComparison]:
+def compare(store: Store, target: TargetCluster, plan: RestorePlan) -> Iterator[PartitionComparison]:
     """Yield the comparison of each topic-partition of a restore.
 
     A damaged archive is a difference, as is a message that the target has in addition. Raises `KafkaUnavailable`,
@@ -102,7 +100,9 @@ def compare(store: Store, target: KafkaTarget, plan: Plan) -> Iterator[Partition
         yield _compare_partition(store, target, plan, partition)
 
 
-def _compare_partition(store: Store, target: KafkaTarget, plan: Plan, partition: PartitionPlan) -> PartitionComparison:
+def _compare_partition(
+    store: Store, target: TargetCluster, plan: RestorePlan, partition: PartitionPlan
+) -> PartitionComparison:
     found = PartitionComparison(partition)
     archived = _Archived(store, plan, partition, found)
     try:
@@ -125,7 +125,7 @@ def _compare_partition(store: Store, target: KafkaTarget, plan: Plan, partition:
 class _Archived:
     """The archived batches of a range, with a digest of each object that was read to its end."""
 
-    def __init__(self, store: Store, plan: Plan, partition: PartitionPlan, found: PartitionComparison) -> None:
+    def __init__(self, store: Store, plan: RestorePlan, partition: PartitionPlan, found: PartitionComparison) -> None:
         self._store, self._plan, self._partition, self._found = store, plan, partition, found
 
     def frames(self) -> Iterator[Frame]:
@@ -146,7 +146,7 @@ class _Archived:
             target_offset += messages
 
 
-def _target_frames(target: KafkaTarget, partition: PartitionPlan, end: int) -> Iterator[Frame]:
+def _target_frames(target: TargetCluster, partition: PartitionPlan, end: int) -> Iterator[Frame]:
     where = f"{partition.target} of the target"
     if partition.target_offset >= end:
         return

@@ -16,10 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from waybill.archive.restore.problem import Problem
-from waybill.services.kafka.target import KafkaTarget, NewTopic, TargetTopic
-
-__all__ = ["APPEND_TIME", "CREATE_TIME", "TIMESTAMP_TYPE", "Creation", "plan_creation"]
+from waybill.archive.restore.problem import RestoreProblem
+from waybill.services.kafka.target import NewTopic, TargetCluster, TargetTopic
 
 TIMESTAMP_TYPE, CREATE_TIME, APPEND_TIME = "message.timestamp.type", "CreateTime", "LogAppendTime"
 _MIN_IN_SYNC = "min.insync.replicas"
@@ -35,11 +33,11 @@ class Creation:
     """Whether the target stated the configs that the topic will have."""
     comes_back: Mapping[str, str | None]
     """The configs to set when everything is restored; None: the target's default."""
-    problems: tuple[Problem, ...]
+    problems: tuple[RestoreProblem, ...]
 
 
 def plan_creation(
-    target: KafkaTarget, name: str, partitions: int, replication_factor: int, archived: Mapping[str, str]
+    target: TargetCluster, name: str, partitions: int, replication_factor: int, archived: Mapping[str, str]
 ) -> Creation:
     """Return how to create a topic with the archived topic's own configs. Nothing is created.
 
@@ -47,7 +45,7 @@ def plan_creation(
     """
     config = dict(archived)
     answer = target.check_new_topic(name, partitions, replication_factor, config)
-    problems: list[Problem] = []
+    problems: list[RestoreProblem] = []
     if answer.is_config_refused:
         problems += _leave_out_refused(target, name, partitions, replication_factor, config)
         answer = target.check_new_topic(name, partitions, replication_factor, config)
@@ -81,8 +79,8 @@ def plan_creation(
 
 
 def _leave_out_refused(
-    target: KafkaTarget, name: str, partitions: int, replication_factor: int, config: dict[str, str]
-) -> list[Problem]:
+    target: TargetCluster, name: str, partitions: int, replication_factor: int, config: dict[str, str]
+) -> list[RestoreProblem]:
     """Remove each config that the target refuses even alone."""
     found = []
     for key, value in sorted(config.items()):
@@ -99,16 +97,16 @@ def _leave_out_refused(
     return found
 
 
-def _refused(target: KafkaTarget, name: str, answer: NewTopic) -> Problem:
+def _refused(target: TargetCluster, name: str, answer: NewTopic) -> RestoreProblem:
     what = f"topic {name!r} cannot be created at {target.where}: {answer.refusal}"
     if answer.is_forbidden:
-        return Problem(what, "Give the user the ACL Create on the topic, or create the topic yourself")
+        return RestoreProblem(what, "Give the user the ACL Create on the topic, or create the topic yourself")
     if answer.is_config_refused:
-        return Problem(what, "Create the topic yourself, with configs that the target takes")
-    return Problem(
+        return RestoreProblem(what, "Create the topic yourself, with configs that the target takes")
+    return RestoreProblem(
         what, "Give --replication-factor a number that the target's brokers can hold, or create the topic yourself"
     )
 
 
-def _difference(what: str, remedy: str) -> Problem:
-    return Problem(what, remedy, is_warning=True)
+def _difference(what: str, remedy: str) -> RestoreProblem:
+    return RestoreProblem(what, remedy, is_warning=True)

@@ -32,8 +32,6 @@ from waybill.records.batches.framing import (
 )
 from waybill.services.store import Store
 
-__all__ = ["READ_BYTES", "Figures", "measure", "time_text"]
-
 logger = logging.getLogger(__name__)
 
 READ_BYTES = 512 << 20
@@ -47,7 +45,7 @@ _DAMAGES = (ChainBroken, CorruptBatch, ObjectMissing)
 
 
 @dataclass(slots=True)
-class Figures:
+class BatchFigures:
     """Figures of the batches that were read. Times are milliseconds since 1970 UTC."""
 
     oldest_ms: int | None = None
@@ -66,7 +64,7 @@ class Figures:
     is_estimate: bool = False
     """Whether batches of the ranges were not read."""
 
-    def add(self, other: Figures) -> None:
+    def add(self, other: BatchFigures) -> None:
         """Count what another reading found, too."""
         self.oldest_ms = min((each for each in (self.oldest_ms, other.oldest_ms) if each is not None), default=None)
         if other.newest_ms is not None and (self.newest_ms is None or other.newest_ms > self.newest_ms):
@@ -93,7 +91,7 @@ class Figures:
         self.codecs.add(header.codec)
 
 
-def measure(store: Store, ranges: Sequence[SourceRange], *, read_bytes: int = READ_BYTES) -> dict[str, Figures]:
+def measure(store: Store, ranges: Sequence[SourceRange], *, read_bytes: int = READ_BYTES) -> dict[str, BatchFigures]:
     """Return the figures of each archived topic of the ranges.
 
     A damaged object is left out, and its topic-partition's figures are an estimate: the restore itself names it.
@@ -102,17 +100,17 @@ def measure(store: Store, ranges: Sequence[SourceRange], *, read_bytes: int = RE
         return {}
     is_small = sum(each.size_bytes for each in ranges) <= read_bytes
     share = read_bytes if is_small else read_bytes // len(ranges)
-    found: dict[str, Figures] = {}
+    found: dict[str, BatchFigures] = {}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="waybill-figures") as pool:
         sample = max(1, _SAMPLE // len(ranges))
         measured = pool.map(lambda one: _of_range(store, one, share, sample), ranges)
         for each, figures in zip(ranges, measured, strict=True):
-            found.setdefault(each.tp.topic, Figures()).add(figures)
+            found.setdefault(each.tp.topic, BatchFigures()).add(figures)
     return found
 
 
-def _of_range(store: Store, each: SourceRange, share: int, sample: int) -> Figures:
-    figures = Figures(size_bytes=each.size_bytes)
+def _of_range(store: Store, each: SourceRange, share: int, sample: int) -> BatchFigures:
+    figures = BatchFigures(size_bytes=each.size_bytes)
     left = share
     objects = list(each.objects)
     while objects and objects[-1].size_bytes <= left:
@@ -130,7 +128,7 @@ def _of_range(store: Store, each: SourceRange, share: int, sample: int) -> Figur
     return figures
 
 
-def _count(figures: Figures, each: SourceRange, chosen: ChainObject, headers: Iterator[BatchHeader]) -> None:
+def _count(figures: BatchFigures, each: SourceRange, chosen: ChainObject, headers: Iterator[BatchHeader]) -> None:
     try:
         for header in headers:
             is_outside = header.next_offset <= each.first_offset or header.base_offset >= each.next_offset

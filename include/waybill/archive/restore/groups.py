@@ -12,12 +12,10 @@ from enum import StrEnum
 from typing import Any
 
 from waybill.archive.restore.offset_map import read_map
-from waybill.archive.restore.plan import PartitionPlan, Plan
+from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan
 from waybill.config.names import TopicPartition
-from waybill.services.kafka.target import KafkaTarget
+from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store
-
-__all__ = ["Move", "MoveState", "commit_moves", "plan_moves"]
 
 
 class MoveState(StrEnum):
@@ -34,7 +32,7 @@ class MoveState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class GroupMove:
     """One offset of one consumer group."""
 
     group: str
@@ -61,12 +59,12 @@ class Move:
 
 def plan_moves(
     store: Store,
-    target: KafkaTarget,
-    plan: Plan,
+    target: TargetCluster,
+    plan: RestorePlan,
     groups: Mapping[str, Mapping[TopicPartition, int]],
     *,
     backwards: bool = False,
-) -> list[Move]:
+) -> list[GroupMove]:
     """Return where each group continues. `groups`: the committed offsets of each group in the source cluster."""
     moves = []
     for partition in plan.partitions:
@@ -80,7 +78,9 @@ def plan_moves(
             present = target.log.group_offsets(group, [partition.target]).get(partition.target)
             target_offset = offset_map.translate(source_offset)
             state = _state(partition, source_offset, target_offset, present, backwards=backwards)
-            moves.append(Move(group, partition.source, partition.target, source_offset, target_offset, present, state))
+            moves.append(
+                GroupMove(group, partition.source, partition.target, source_offset, target_offset, present, state)
+            )
     return moves
 
 
@@ -96,7 +96,7 @@ def _state(
     return MoveState.PLANNED
 
 
-def commit_moves(target: KafkaTarget, moves: list[Move]) -> list[Move]:
+def commit_moves(target: TargetCluster, moves: list[GroupMove]) -> list[GroupMove]:
     """Commit the planned moves, in one request for each group, and return all moves with their new state.
 
     Raises `KafkaUnavailable` when a group has members: stop its consumers first.

@@ -24,10 +24,8 @@ from waybill.services.store import Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MapBuilder", "OffsetMap", "Place", "Run", "find_mapped_end", "find_place", "map_schema", "read_map"]
 
-
-class Place(NamedTuple):
+class RestorePlace(NamedTuple):
     """Where a restore can continue: an archived offset, and the target offset of the next message from there on."""
 
     offset: int
@@ -61,7 +59,9 @@ def map_schema() -> pa.Schema:
 class MapBuilder:
     """Collects the runs of one topic-partition from a place on, and writes them as parts."""
 
-    def __init__(self, store: Store, restore: str, source: TopicPartition, target_topic: str, place: Place) -> None:
+    def __init__(
+        self, store: Store, restore: str, source: TopicPartition, target_topic: str, place: RestorePlace
+    ) -> None:
         self._store, self._restore, self._source, self._target_topic = store, restore, source, target_topic
         self._begin = self._end = place
         self._runs: list[Run] = []
@@ -78,7 +78,7 @@ class MapBuilder:
             self._runs[-1] = last._replace(messages=last.messages + messages)
         else:
             self._runs.append(Run(offset, self._end.target_offset, messages))
-        self._end = Place(offset + messages, self._end.target_offset + messages)
+        self._end = RestorePlace(offset + messages, self._end.target_offset + messages)
 
     def write(self, next_offset: int) -> None:
         """Write a part of what was added, which ends before the archived offset `next_offset`."""
@@ -105,17 +105,19 @@ class MapBuilder:
         # A rival may have written a part. If it is shorter, a restore continues a little earlier.
         with suppress(ObjectExists):
             self._store.create_if_absent(key, buffer.getvalue())
-        self._begin = self._end = Place(next_offset, self._end.target_offset)
+        self._begin = self._end = RestorePlace(next_offset, self._end.target_offset)
         self._runs = []
 
 
-def find_place(store: Store, restore: str, source: TopicPartition, target_offset: int, start: Place) -> Place:
+def find_place(
+    store: Store, restore: str, source: TopicPartition, target_offset: int, start: RestorePlace
+) -> RestorePlace:
     """Return the last place at or before an offset of the target at which a part begins; `start` if there is none."""
     found = start
     for key in store.keys(restore_map_prefix(store.prefix, restore, source)):
         numbers = restore_map_place(key)
         if numbers is not None and found.target_offset <= numbers[1] <= target_offset:
-            found = Place(*numbers)
+            found = RestorePlace(*numbers)
     return found
 
 

@@ -14,17 +14,15 @@ from datetime import datetime, timedelta
 from waybill.archive.chain.chain import find_chain_start
 from waybill.archive.chain.topic_settings import find_topic_settings
 from waybill.archive.restore.creation import CREATE_TIME, TIMESTAMP_TYPE, Creation, plan_creation
-from waybill.archive.restore.figures import Figures, measure
-from waybill.archive.restore.problem import Problem
-from waybill.archive.restore.request import Request, SourceRange
+from waybill.archive.restore.figures import BatchFigures, measure
+from waybill.archive.restore.problem import RestoreProblem
+from waybill.archive.restore.request import RestoreRequest, SourceRange
 from waybill.archive.restore.topic_checks import check_retention, check_topic
 from waybill.config.models import Config
 from waybill.config.names import TopicPartition
 from waybill.records.batches.limits import LARGEST
-from waybill.services.kafka.target import KafkaTarget, Operation, TargetTopic
+from waybill.services.kafka.target import Operation, TargetCluster, TargetTopic
 from waybill.services.store import Store
-
-__all__ = ["SUSPENDED", "WHILE_RESTORING", "Findings", "examine", "examine_schemas"]
 
 SUSPENDED = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
 """The configs of a target that keeps everything while a restore runs."""
@@ -39,13 +37,18 @@ _OPERATIONS = (Operation.WRITE, Operation.READ)
 class Findings:
     """What a preflight found."""
 
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[RestoreProblem] = field(default_factory=list)
     creations: dict[str, Creation] = field(default_factory=dict)
     """By target topic: how those that are missing will be created."""
 
 
 def examine(
-    config: Config, store: Store, target: KafkaTarget, request: Request, ranges: Sequence[SourceRange], now: datetime
+    config: Config,
+    store: Store,
+    target: TargetCluster,
+    request: RestoreRequest,
+    ranges: Sequence[SourceRange],
+    now: datetime,
 ) -> Findings:
     """Return the problems of a restore into the target as it is now, and how missing topics will be created."""
     findings = Findings()
@@ -58,7 +61,7 @@ def examine(
         found = target.find_topic(name)
         if found is None and not request.create:
             problems.append(
-                Problem(
+                RestoreProblem(
                     f"topic {name!r} does not exist at {target.where}",
                     f"Create it with at least {_partitions(own)} partitions, or give --create",
                 )
@@ -77,7 +80,12 @@ def examine(
 
 
 def _creation(
-    config: Config, store: Store, target: KafkaTarget, request: Request, topic: str, ranges: Sequence[SourceRange]
+    config: Config,
+    store: Store,
+    target: TargetCluster,
+    request: RestoreRequest,
+    topic: str,
+    ranges: Sequence[SourceRange],
 ) -> Creation:
     settings = find_topic_settings(store, topic)
     partitions = _archived_partitions(store, config.stream(request.stream).generation, topic, ranges)
@@ -96,11 +104,11 @@ def _archived_partitions(store: Store, generation: int, topic: str, ranges: Sequ
     return max(numbers)
 
 
-def _of_creation(creation: Creation, request: Request) -> Iterator[Problem]:
+def _of_creation(creation: Creation, request: RestoreRequest) -> Iterator[RestoreProblem]:
     yield from creation.problems
     is_refused = any(not each.is_warning for each in creation.problems)
     if not creation.is_described and not is_refused:
-        yield Problem(
+        yield RestoreProblem(
             f"the target does not state which configs topic {creation.topic.name!r} will have: its defaults are not "
             f"checked",
             f"Give the user of {request.connection!r} the ACL DescribeConfigs on the topic, to have them checked",
@@ -108,12 +116,12 @@ def _of_creation(creation: Creation, request: Request) -> Iterator[Problem]:
         )
 
 
-def _estimated(figures: Mapping[str, Figures]) -> Iterator[Problem]:
+def _estimated(figures: Mapping[str, BatchFigures]) -> Iterator[RestoreProblem]:
     """Say that timestamps and sizes are not known of everything."""
     partly = [each for each in figures.values() if each.is_estimate]
     if partly:
         read, of = sum(each.read_bytes for each in partly), sum(each.size_bytes for each in partly)
-        yield Problem(
+        yield RestoreProblem(
             f"timestamps and sizes of batches are an estimate: {read:,} of {of:,} bytes of {len(partly)} topics were "
             f"read for them",
             "If the target refuses a message that was not read, the restore stops there, names it and the config to "
@@ -127,21 +135,21 @@ def _partitions(ranges: Sequence[SourceRange]) -> int:
 
 
 def _of_topic(
-    target: KafkaTarget,
-    request: Request,
+    target: TargetCluster,
+    request: RestoreRequest,
     topic: TargetTopic,
-    figures: Figures,
+    figures: BatchFigures,
     ranges: Sequence[SourceRange],
     now: datetime,
-) -> Iterator[Problem]:
+) -> Iterator[RestoreProblem]:
     name, config = topic.name, topic.config
     if topic.partitions < _partitions(ranges):
-        yield Problem(
+        yield RestoreProblem(
             f"topic {name!r} has {topic.partitions} partitions, and the archive needs {_partitions(ranges)}",
             "Add partitions, or restore into another topic: keys stay in their partitions",
         )
     if "compact" in config.get("cleanup.policy", "") and not request.suspend_cleanup:
-        yield Problem(
+        yield RestoreProblem(
             f"topic {name!r} is compacted (cleanup.policy={config['cleanup.policy']}): restored messages would vanish "
             f"while the restore runs",
             "Give --suspend-cleanup, which sets cleanup.policy=delete until the restore is complete",
@@ -151,7 +159,7 @@ def _of_topic(
     yield from check_topic(topic, figures, ranges, now)
     missing = [operation for operation in _operations(request) if topic.allowed and operation not in topic.allowed]
     if missing:
-        yield Problem(
+        yield RestoreProblem(
             f"the user of {request.connection!r} may not {', '.join(each.name for each in missing)} topic {name!r}",
             f"Give it the ACLs {', '.join(each.name for each in missing)} on the topic",
         )
@@ -159,54 +167,56 @@ def _of_topic(
         yield from _not_empty(target, topic, ranges)
 
 
-def _operations(request: Request) -> tuple[Operation, ...]:
+def _operations(request: RestoreRequest) -> tuple[Operation, ...]:
     return (*_OPERATIONS, Operation.ALTER_CONFIGS) if request.suspend_cleanup else _OPERATIONS
 
 
-def _not_empty(target: KafkaTarget, topic: TargetTopic, ranges: Sequence[SourceRange]) -> Iterator[Problem]:
+def _not_empty(target: TargetCluster, topic: TargetTopic, ranges: Sequence[SourceRange]) -> Iterator[RestoreProblem]:
     tps = [TopicPartition(topic.name, each.tp.partition) for each in ranges if each.tp.partition < topic.partitions]
     for tp, log_range in sorted(target.log.offsets(tps).items()):
         if log_range.end > log_range.earliest:
-            yield Problem(
+            yield RestoreProblem(
                 f"{tp} of the target is not empty: it has offsets {log_range.earliest}–{log_range.end - 1}",
                 "Restore into another topic (--to-topic), or delete this one. To continue a restore, give its --id",
             )
 
 
-def _would_be_archived_again(config: Config, request: Request, name: str) -> Iterator[Problem]:
+def _would_be_archived_again(config: Config, request: RestoreRequest, name: str) -> Iterator[RestoreProblem]:
     if request.connection != config.kafka.connection:
         return
     for stream in config.streams:
         if config.stream(stream).matches(name):
-            yield Problem(
+            yield RestoreProblem(
                 f"stream {stream!r} archives topic {name!r} of this cluster: the restored messages would be archived "
                 f"again",
                 "Give --to-topic a name that no stream matches, or remove the topic from the stream first",
             )
 
 
-def _two_topics_into_one(request: Request, ranges: Sequence[SourceRange]) -> Iterator[Problem]:
+def _two_topics_into_one(request: RestoreRequest, ranges: Sequence[SourceRange]) -> Iterator[RestoreProblem]:
     topics = sorted({each.tp.topic for each in ranges})
     if len({request.target_of(topic) for topic in topics}) < len(topics):
-        yield Problem(
+        yield RestoreProblem(
             f"topics {', '.join(topics)} would all go to topic {request.to_topic!r}",
             "Let --to-topic contain {topic}, or choose the topic-partitions of one topic",
         )
 
 
-def _quotas(target: KafkaTarget, ranges: Sequence[SourceRange]) -> Iterator[Problem]:
+def _quotas(target: TargetCluster, ranges: Sequence[SourceRange]) -> Iterator[RestoreProblem]:
     size_bytes = sum(each.size_bytes for each in ranges)
     for who, bytes_per_second in sorted(target.producer_quotas().items()):
         if bytes_per_second > 0:
             takes = timedelta(seconds=round(size_bytes / bytes_per_second))
-            yield Problem(
+            yield RestoreProblem(
                 f"the target limits producers of {who} to {bytes_per_second:,.0f} bytes/s for each broker",
                 f"If that applies to {target.where}, the restore takes up to {takes} on one broker",
                 is_warning=True,
             )
 
 
-def examine_schemas(store: Store, ranges: Sequence[SourceRange], is_known: Callable[[int], bool]) -> Iterator[Problem]:
+def examine_schemas(
+    store: Store, ranges: Sequence[SourceRange], is_known: Callable[[int], bool]
+) -> Iterator[RestoreProblem]:
     """Yield a problem for each schema id in the values that the target's registry does not know.
 
     This reads and decodes the whole range. An id is the four bytes after a first byte of 0, Confluent's framing.
@@ -216,7 +226,7 @@ def examine_schemas(store: Store, ranges: Sequence[SourceRange], is_known: Calla
         for schema_id in _schema_ids(store, each) - found:
             found.add(schema_id)
             if not is_known(schema_id):
-                yield Problem(
+                yield RestoreProblem(
                     f"{each.tp}: messages have schema id {schema_id}, which the target's registry does not know",
                     "Register the schemas there with the same ids (mode IMPORT) before the restore",
                 )

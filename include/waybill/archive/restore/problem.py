@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Problem"]
-
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class RestoreProblem:
     """What was found, with its value, and the remedy. A warning does not refuse the restore."""
 
     what: str

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from waybill.archive.restore.plan import PartitionPlan, Plan
+from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan
 from waybill.base.errors import RestoreStopped
-from waybill.services.kafka.target import KafkaTarget
-
-__all__ = ["check_target", "read_progress"]
+from waybill.services.kafka.target import TargetCluster
 
 
-def check_target(target: KafkaTarget, plan: Plan) -> None:
+def check_target(target: TargetCluster, plan: RestorePlan) -> None:
     """Raise `RestoreStopped` unless the target has the topics that the restore began with."""
     for name, topic_id in plan.topic_ids.items():
         topic = target.find_topic(name)
@@ -21,7 +19,7 @@ def check_target(target: KafkaTarget, plan: Plan) -> None:
             )
 
 
-def read_progress(target: KafkaTarget, plan: Plan, partition: PartitionPlan) -> int:
+def read_progress(target: TargetCluster, plan: RestorePlan, partition: PartitionPlan) -> int:
     """Return the end of the target's log: the offset of the next message of the restore.
 
     Raises `RestoreStopped` when the log holds anything else than messages of this restore at its end, or has lost

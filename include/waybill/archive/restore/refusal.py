@@ -15,15 +15,13 @@ from kafka import errors as kafka_errors
 
 from waybill.archive.restore.archived import message_runs, objects_of_range, read_batches
 from waybill.archive.restore.figures import time_text
-from waybill.archive.restore.offset_map import Place, find_place
-from waybill.archive.restore.plan import PartitionPlan, Plan
+from waybill.archive.restore.offset_map import RestorePlace, find_place
+from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan
 from waybill.base.errors import RestoreStopped, WaybillError
 from waybill.records.batches.framing import Codec, read_header
 from waybill.services.kafka.batch_producer import BatchRefused
-from waybill.services.kafka.target import KafkaTarget
+from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store
-
-__all__ = ["explain"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +38,8 @@ class _Message(NamedTuple):
 
 def explain(
     store: Store,
-    target: KafkaTarget,
-    plan: Plan,
+    target: TargetCluster,
+    plan: RestorePlan,
     partition: PartitionPlan,
     refused: BatchRefused,
     clock: Callable[[], float] = time.time,
@@ -86,12 +84,12 @@ def _excess_ms(timestamp_ms: int, config: Mapping[str, str], now_ms: int) -> int
     return max(timestamp_ms - now_ms - after_ms, now_ms - timestamp_ms - before_ms)
 
 
-def _archived_offset(store: Store, plan: Plan, partition: PartitionPlan, target_offset: int) -> int | None:
+def _archived_offset(store: Store, plan: RestorePlan, partition: PartitionPlan, target_offset: int) -> int | None:
     """Return the archived offset of the message that goes to an offset of the target; None if it cannot be read.
 
     This reads the archive from the last part of the offset map before it.
     """
-    start = Place(partition.first_offset, partition.target_offset)
+    start = RestorePlace(partition.first_offset, partition.target_offset)
     try:
         place = find_place(store, plan.id, partition.source, target_offset, start)
         objects = objects_of_range(store, plan.generation, partition.source, place.offset, partition.next_offset)
@@ -110,7 +108,7 @@ def _archived_offset(store: Store, plan: Plan, partition: PartitionPlan, target_
     return None
 
 
-def _config(target: KafkaTarget, topic: str) -> Mapping[str, str]:
+def _config(target: TargetCluster, topic: str) -> Mapping[str, str]:
     """Return the topic's configs; empty if the target does not answer."""
     try:
         found = target.find_topic(topic)

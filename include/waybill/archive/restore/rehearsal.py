@@ -17,17 +17,15 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from waybill.archive.chain.chain import ChainObject, walk_chain
-from waybill.archive.restore.request import Request
+from waybill.archive.restore.request import RestoreRequest
 from waybill.archive.restore.service import begin_restore, compare_restore, run_restore
 from waybill.base.errors import RestoreRefused, RestoreStopped
 from waybill.config.connections import Connection, KafkaEndpoint, find_connection
 from waybill.config.models import Config
 from waybill.config.models.enums import BackupFormat
 from waybill.config.names import TopicPartition, is_topic, restore_event_key
-from waybill.services.kafka.target import KafkaTarget
+from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store
-
-__all__ = ["TOPIC_PREFIX", "Rehearsed", "rehearse"]
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +89,7 @@ def rehearse(
     logger.info("rehearsing %s, offsets %d–%d", choice.tp, choice.first_offset, choice.next_offset - 1)
     own_prefix = f"{TOPIC_PREFIX}{hashlib.sha256(seed.encode()).hexdigest()[:12]}-"
     topic = f"{own_prefix}{secrets.token_hex(4)}"
-    request = Request(
+    request = RestoreRequest(
         stream=choice.stream,
         connection=settings.connection,
         to_topic=topic,
@@ -99,7 +97,7 @@ def rehearse(
         create=True,
         suspend_cleanup=True,
     )
-    with KafkaTarget(KafkaEndpoint.of(find(settings.connection))) as target:
+    with TargetCluster(KafkaEndpoint.of(find(settings.connection))) as target:
         for left_behind in target.log.topics():
             if left_behind.startswith(own_prefix):
                 target.delete_topic(left_behind)
@@ -109,7 +107,7 @@ def rehearse(
             target.delete_topic(topic)
 
 
-def _carry_out(config: Config, request: Request, choice: _Choice, find: FindConnection) -> Rehearsed:
+def _carry_out(config: Config, request: RestoreRequest, choice: _Choice, find: FindConnection) -> Rehearsed:
     plan = begin_restore(config, request, by="rehearsal", reason="a rehearsal", find=find)
     begun = time.monotonic()
     (result,) = run_restore(config, plan.id, find=find)

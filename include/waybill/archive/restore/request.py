@@ -15,13 +15,11 @@ from waybill.config.names import TopicPartition, is_topic, parse_offsets
 from waybill.records.batches.framing import read_frames
 from waybill.services.store import Store
 
-__all__ = ["Request", "SourceRange", "find_ranges"]
-
 _TOPIC_PLACE = "{topic}"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RestoreRequest:
     """A restore as it is asked for. Topic-partitions and a time together choose what fulfils both."""
 
     stream: str
@@ -103,7 +101,7 @@ class SourceRange:
         return sum(each.size_bytes for each in self.objects)
 
 
-def find_ranges(store: Store, stream: Stream, request: Request) -> list[SourceRange]:
+def find_ranges(store: Store, stream: Stream, request: RestoreRequest) -> list[SourceRange]:
     """Return the ranges of a request, sorted, without those that are empty.
 
     With a time, this reads the archive once, up to that time.

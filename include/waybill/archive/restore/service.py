@@ -12,33 +12,22 @@ from typing import Any
 
 from waybill.archive.restore.comparison import NOT_CHECKED, PartitionComparison, compare
 from waybill.archive.restore.creation import Creation
-from waybill.archive.restore.groups import Move, commit_moves, plan_moves
+from waybill.archive.restore.groups import GroupMove, commit_moves, plan_moves
 from waybill.archive.restore.offset_map import find_mapped_end
-from waybill.archive.restore.plan import PartitionPlan, Plan, find_plan
 from waybill.archive.restore.preflight import SUSPENDED, WHILE_RESTORING, examine, examine_schemas
-from waybill.archive.restore.problem import Problem
+from waybill.archive.restore.problem import RestoreProblem
 from waybill.archive.restore.progress import check_target
-from waybill.archive.restore.request import Request, SourceRange, find_ranges
-from waybill.archive.restore.run import PartitionResult, restore
+from waybill.archive.restore.request import RestoreRequest, SourceRange, find_ranges
+from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan, find_plan
+from waybill.archive.restore.restore_run import PartitionResult, restore
 from waybill.base import failpoints
 from waybill.base.errors import KafkaUnavailable, ObjectExists, RestoreRefused
 from waybill.config.connections import Connection, KafkaEndpoint, RegistryEndpoint, find_connection
 from waybill.config.models import Config
 from waybill.config.names import TopicPartition, restore_event_key, restore_plan_key, restore_report_key
 from waybill.services.clients.registry import SchemaRegistry
-from waybill.services.kafka.target import KafkaTarget, Operation, TargetTopic
+from waybill.services.kafka.target import Operation, TargetCluster, TargetTopic
 from waybill.services.store import Store
-
-__all__ = [
-    "Preview",
-    "Status",
-    "begin_restore",
-    "compare_restore",
-    "move_groups",
-    "preview_restore",
-    "read_status",
-    "run_restore",
-]
 
 _COMPLETE = "complete"
 FindConnection = Callable[[str], Connection]
@@ -49,7 +38,7 @@ class Preview:
     """What a restore would do, and what speaks against it."""
 
     ranges: tuple[SourceRange, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[RestoreProblem, ...]
     creations: Mapping[str, Creation] = field(default_factory=dict)
     """By target topic: how those that are missing will be created."""
 
@@ -59,10 +48,10 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class RestoreStatus:
     """How far a restore is."""
 
-    plan: Plan
+    plan: RestorePlan
     target_ends: Mapping[TopicPartition, int]
     """The end of the log of each target topic-partition that answers."""
     is_complete: bool
@@ -73,7 +62,7 @@ class Status:
         return None if end is None else max(end - partition.target_offset, 0)
 
 
-def preview_restore(config: Config, request: Request, find: FindConnection = find_connection) -> Preview:
+def preview_restore(config: Config, request: RestoreRequest, find: FindConnection = find_connection) -> Preview:
     """Return the ranges of a request, and the problems that the preflight finds. Nothing is changed.
 
     Raises `RestoreRefused` when the archive does not have what is asked for.
@@ -82,11 +71,13 @@ def preview_restore(config: Config, request: Request, find: FindConnection = fin
         return _preview(config, store, target, request, find)
 
 
-def _open_target(connection: str, find: FindConnection) -> KafkaTarget:
-    return KafkaTarget(KafkaEndpoint.of(find(connection)))
+def _open_target(connection: str, find: FindConnection) -> TargetCluster:
+    return TargetCluster(KafkaEndpoint.of(find(connection)))
 
 
-def _preview(config: Config, store: Store, target: KafkaTarget, request: Request, find: FindConnection) -> Preview:
+def _preview(
+    config: Config, store: Store, target: TargetCluster, request: RestoreRequest, find: FindConnection
+) -> Preview:
     ranges = find_ranges(store, config.stream(request.stream), request)
     findings = examine(config, store, target, request, ranges, datetime.now(UTC))
     problems = findings.problems
@@ -98,13 +89,13 @@ def _preview(config: Config, store: Store, target: KafkaTarget, request: Request
 
 def begin_restore(
     config: Config,
-    request: Request,
+    request: RestoreRequest,
     *,
     by: str,
     reason: str,
     restore_id: str | None = None,
     find: FindConnection = find_connection,
-) -> Plan:
+) -> RestorePlan:
     """Check a request, create missing topics if it says so, and store its plan. Nothing is produced yet.
 
     `restore_id`: the id to use; the plan of that id is returned if it exists, so that a retry finds it.
@@ -122,18 +113,18 @@ def begin_restore(
         key = restore_plan_key(store.prefix, plan.id)
         stored = store.create_or_read_existing(key, plan.to_json())
         failpoints.reach("restore.planned")
-        return plan if stored is None else Plan.from_json(key, stored)
+        return plan if stored is None else RestorePlan.from_json(key, stored)
 
 
 def _make_plan(
     config: Config,
-    target: KafkaTarget,
-    request: Request,
+    target: TargetCluster,
+    request: RestoreRequest,
     preview: Preview,
     by: str,
     reason: str,
     restore_id: str | None,
-) -> Plan:
+) -> RestorePlan:
     now, ranges = datetime.now(UTC), preview.ranges
     warnings = [str(each) for each in preview.problems]
     topic_ids: dict[str, str] = {}
@@ -159,7 +150,7 @@ def _make_plan(
     targets = [TopicPartition(request.target_of(each.tp.topic), each.tp.partition) for each in ranges]
     ends = target.log.offsets(targets)
     producer = target.producer.new_producer()
-    return Plan(
+    return RestorePlan(
         id=restore_id or f"{now:%Y%m%d}_{secrets.token_hex(2)}",
         stream=request.stream,
         generation=config.stream(request.stream).generation,
@@ -191,7 +182,7 @@ def _may_change(topic: TargetTopic) -> bool:
     return not topic.allowed or Operation.ALTER_CONFIGS in topic.allowed
 
 
-def _stays(request: Request, name: str, creation: Creation) -> str:
+def _stays(request: RestoreRequest, name: str, creation: Creation) -> str:
     keys = ", ".join(creation.comes_back)
     return (
         f"topic {name!r} keeps the {keys} that it is created with: the user of {request.connection!r} may not change "
@@ -231,7 +222,7 @@ def run_restore(
             return results
 
 
-def _has_lost(store: Store, target: KafkaTarget, plan: Plan) -> bool:
+def _has_lost(store: Store, target: TargetCluster, plan: RestorePlan) -> bool:
     """Return whether a topic-partition of a complete restore has fewer messages than were restored.
 
     An unclean leader election does that. What is produced again must find the target's configs as it did before: with
@@ -242,7 +233,7 @@ def _has_lost(store: Store, target: KafkaTarget, plan: Plan) -> bool:
     return any(ends[each.target].end < find_mapped_end(store, plan.id, each.source) for each in plan.partitions)
 
 
-def _record_completion(store: Store, plan: Plan) -> None:
+def _record_completion(store: Store, plan: RestorePlan) -> None:
     document = {"v": 1, "at": datetime.now(UTC).isoformat()}
     with suppress(ObjectExists):  # a rival has completed it
         store.create_if_absent(restore_event_key(store.prefix, plan.id, _COMPLETE), json.dumps(document).encode())
@@ -263,7 +254,7 @@ def compare_restore(config: Config, restore_id: str, find: FindConnection = find
         return document
 
 
-def _report(plan: Plan, comparisons: Sequence[PartitionComparison]) -> dict[str, Any]:
+def _report(plan: RestorePlan, comparisons: Sequence[PartitionComparison]) -> dict[str, Any]:
     return {
         "restore": plan.document(),
         "compared_at": datetime.now(UTC).isoformat(),
@@ -282,7 +273,7 @@ def move_groups(
     commit: bool,
     backwards: bool = False,
     find: FindConnection = find_connection,
-) -> list[Move]:
+) -> list[GroupMove]:
     """Return where consumer groups continue in the target; with `commit`, commit these offsets there."""
     with Store.of(config.storage, find) as store:
         plan = find_plan(store, restore_id)
@@ -294,10 +285,10 @@ def move_groups(
             return moves
 
 
-def read_status(store: Store, plan: Plan, find: FindConnection = find_connection) -> Status:
+def read_status(store: Store, plan: RestorePlan, find: FindConnection = find_connection) -> RestoreStatus:
     """Return how far a restore is. The target of one that is complete is not asked: it may be gone."""
     if store.exists(restore_event_key(store.prefix, plan.id, _COMPLETE)):
-        return Status(plan, {}, is_complete=True)
+        return RestoreStatus(plan, {}, is_complete=True)
     with _open_target(plan.connection, find) as target:
         ends = {tp: found.end for tp, found in target.log.offsets_briefly([p.target for p in plan.partitions]).items()}
-    return Status(plan, ends, is_complete=False)
+    return RestoreStatus(plan, ends, is_complete=False)

@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from waybill.archive.restore.creation import APPEND_TIME, CREATE_TIME, TIMESTAMP_TYPE
-from waybill.archive.restore.figures import Figures, time_text
-from waybill.archive.restore.problem import Problem
+from waybill.archive.restore.figures import BatchFigures, time_text
+from waybill.archive.restore.problem import RestoreProblem
 from waybill.archive.restore.request import SourceRange
 from waybill.config.models.quantities import format_duration
 from waybill.records.batches.framing import Codec
 from waybill.services.kafka.target import TargetTopic
-
-__all__ = ["check_retention", "check_topic"]
 
 _SOON_MS = 3_600_000
 """Messages that the target would delete or refuse within this time are refused, too: the restore itself takes time."""
@@ -22,11 +20,11 @@ _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.ma
 
 
 def check_topic(
-    topic: TargetTopic, figures: Figures, ranges: Sequence[SourceRange], now: datetime
-) -> Iterator[Problem]:
+    topic: TargetTopic, figures: BatchFigures, ranges: Sequence[SourceRange], now: datetime
+) -> Iterator[RestoreProblem]:
     """Yield the problems of a topic's configs, but for those that delete messages (`check_retention`)."""
     if topic.config.get(TIMESTAMP_TYPE) == APPEND_TIME:
-        yield Problem(
+        yield RestoreProblem(
             f"topic {topic.name!r} has {TIMESTAMP_TYPE}={APPEND_TIME}, which replaces the archived timestamps",
             f"Set it to {CREATE_TIME}",
         )
@@ -40,15 +38,15 @@ def check_topic(
 
 
 def check_retention(
-    topic: TargetTopic, figures: Figures, ranges: Sequence[SourceRange], now: datetime
-) -> Iterator[Problem]:
+    topic: TargetTopic, figures: BatchFigures, ranges: Sequence[SourceRange], now: datetime
+) -> Iterator[RestoreProblem]:
     """Yield a problem for each config with which the topic would delete restored messages."""
     if "delete" not in topic.config.get("cleanup.policy", "delete"):
         return
     retention_ms, now_ms = _number(topic, "retention.ms"), int(now.timestamp() * 1000)
     oldest_ms = figures.oldest_ms
     if retention_ms is not None and oldest_ms is not None and oldest_ms < now_ms + _SOON_MS - retention_ms:
-        yield Problem(
+        yield RestoreProblem(
             f"topic {topic.name!r} deletes messages after {_duration(retention_ms)} (retention.ms={retention_ms}), and "
             f"the oldest archived message is {_duration(now_ms - oldest_ms)} old: it would be deleted on arrival",
             "Raise retention.ms for good, or give --suspend-cleanup: then the old value comes back when the restore is "
@@ -57,7 +55,7 @@ def check_retention(
     retention_bytes = _number(topic, "retention.bytes")
     largest = max(ranges, key=lambda each: each.size_bytes)
     if retention_bytes is not None and largest.size_bytes > retention_bytes:
-        yield Problem(
+        yield RestoreProblem(
             f"topic {topic.name!r} keeps {retention_bytes} bytes of each partition (retention.bytes), and the archive "
             f"has {largest.size_bytes} bytes of {largest.tp}: the first would be deleted while the last arrive",
             "Raise retention.bytes for good, or give --suspend-cleanup: then the old value comes back when the restore "
@@ -65,26 +63,26 @@ def check_retention(
         )
 
 
-def _too_old(topic: TargetTopic, figures: Figures, now_ms: int) -> Iterator[Problem]:
+def _too_old(topic: TargetTopic, figures: BatchFigures, now_ms: int) -> Iterator[RestoreProblem]:
     limit_ms = _number(topic, _BEFORE)
     if limit_ms is None or figures.oldest_ms is None:
         return
     age_ms = now_ms - figures.oldest_ms
     if age_ms + _SOON_MS > limit_ms:
-        yield Problem(
+        yield RestoreProblem(
             f"topic {topic.name!r} refuses messages older than {_duration(limit_ms)} ({_BEFORE}={limit_ms}), and the "
             f"oldest archived one is {_duration(age_ms)} old",
             f"{_set(topic, _BEFORE)} to {age_ms + _SOON_MS} or more; the restore itself takes time, too",
         )
 
 
-def _too_new(topic: TargetTopic, figures: Figures, now_ms: int) -> Iterator[Problem]:
+def _too_new(topic: TargetTopic, figures: BatchFigures, now_ms: int) -> Iterator[RestoreProblem]:
     limit_ms = _number(topic, _AFTER)
     if limit_ms is None or figures.newest_ms is None:
         return
     ahead_ms = figures.newest_ms - now_ms
     if ahead_ms > limit_ms:
-        yield Problem(
+        yield RestoreProblem(
             f"topic {topic.name!r} refuses messages with a timestamp more than {_duration(limit_ms)} ahead "
             f"({_AFTER}={limit_ms}), and the batch with {figures.newest_in} holds one with timestamp "
             f"{time_text(figures.newest_ms)} ({figures.newest_ms}), {_duration(ahead_ms)} ahead",
@@ -93,36 +91,36 @@ def _too_new(topic: TargetTopic, figures: Figures, now_ms: int) -> Iterator[Prob
         )
 
 
-def _too_large(topic: TargetTopic, figures: Figures) -> Iterator[Problem]:
+def _too_large(topic: TargetTopic, figures: BatchFigures) -> Iterator[RestoreProblem]:
     for key in ("max.message.bytes", "segment.bytes"):
         limit = _number(topic, key)
         if limit is not None and figures.largest_bytes > limit:
-            yield Problem(
+            yield RestoreProblem(
                 f"topic {topic.name!r} refuses batches of more than {limit} bytes ({key}), and the one with "
                 f"{figures.largest_in} has {figures.largest_bytes}",
                 f"{_set(topic, key)} to {figures.largest_bytes} or more",
             )
 
 
-def _in_sync(topic: TargetTopic) -> Iterator[Problem]:
+def _in_sync(topic: TargetTopic) -> Iterator[RestoreProblem]:
     wanted = _number(topic, "min.insync.replicas")
     if wanted is None or topic.in_sync is None or topic.replicas is None:
         return
     # Brokers of today count a topic with fewer replicas than min.insync.replicas as if it asked for all of them.
     if topic.in_sync < min(wanted, topic.replicas):
-        yield Problem(
+        yield RestoreProblem(
             f"topic {topic.name!r} has min.insync.replicas={wanted}, and one of its partitions has {topic.in_sync} "
             f"in-sync replicas: the target would refuse every batch for it",
             "Wait until its brokers are back, or lower min.insync.replicas",
         )
 
 
-def _compressed_again(topic: TargetTopic, figures: Figures) -> Iterator[Problem]:
+def _compressed_again(topic: TargetTopic, figures: BatchFigures) -> Iterator[RestoreProblem]:
     kind = topic.config.get("compression.type", "producer")
     codecs = {Codec.NONE: "uncompressed"}
     other = sorted(name for each in figures.codecs if (name := codecs.get(each, each.name.lower())) != kind)
     if kind != "producer" and other:
-        yield Problem(
+        yield RestoreProblem(
             f"topic {topic.name!r} has compression.type={kind}, and the archive has {', '.join(other)} batches: the "
             f"target compresses them again. The messages stay as they are, but the batches are not those of the "
             f"archive byte for byte, and one may become larger than max.message.bytes",
@@ -131,14 +129,16 @@ def _compressed_again(topic: TargetTopic, figures: Figures) -> Iterator[Problem]
         )
 
 
-def _many_segments(topic: TargetTopic, figures: Figures, ranges: Sequence[SourceRange]) -> Iterator[Problem]:
+def _many_segments(
+    topic: TargetTopic, figures: BatchFigures, ranges: Sequence[SourceRange]
+) -> Iterator[RestoreProblem]:
     segment_ms = _number(topic, "segment.ms")
     if not segment_ms:
         return
     most_messages = max(each.next_offset - each.first_offset for each in ranges)
     segments = min(figures.longest_ms // segment_ms, most_messages)
     if segments > _MANY_SEGMENTS:
-        yield Problem(
+        yield RestoreProblem(
             f"topic {topic.name!r} begins a segment after {_duration(segment_ms)} of message time "
             f"(segment.ms={segment_ms}), so one partition may get up to {segments} segments, each with open files",
             f"{_set(topic, 'segment.ms')} to {figures.longest_ms // _MANY_SEGMENTS + 1} or more for the time of the "

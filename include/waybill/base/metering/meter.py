@@ -16,8 +16,6 @@ from contextvars import ContextVar
 
 from waybill.base.metering.tally import Tally, divided
 
-__all__ = ["Meter", "current_account", "meter", "working_for"]
-
 _SHARED = ""
 _account: ContextVar[str] = ContextVar("account", default=_SHARED)
 

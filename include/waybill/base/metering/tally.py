@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-__all__ = ["Tally", "divided"]
-
 _DECIMALS = 4
 
 

@@ -18,8 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from waybill.base.errors import ConfigError, ConnectionMissing
 
-__all__ = ["CatalogEndpoint", "Connection", "Endpoint", "Tls", "addresses", "connection_variable", "find_connection"]
-
 
 class Connection(BaseModel):
     """An Airflow connection, with Airflow's field names."""

@@ -9,8 +9,6 @@ from sqlalchemy import URL
 
 from waybill.config.connections.connection import Connection, Endpoint
 
-__all__ = ["DatabaseEndpoint"]
-
 _DRIVERS = {"postgres": "postgresql+psycopg", "mysql": "mysql+pymysql"}
 
 

@@ -9,8 +9,6 @@ from pydantic import Field
 
 from waybill.config.connections.connection import Connection, Endpoint, Tls
 
-__all__ = ["AirflowEndpoint", "HttpEndpoint", "RegistryEndpoint"]
-
 _TLS_OPTIONS = ("verify", "verify_ssl", "cert")
 # Options of Airflow's HTTP hook in the extra. The hook sends every other entry as a header.
 _UNSUPPORTED = (

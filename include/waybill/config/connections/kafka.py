@@ -9,8 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from waybill.config.connections.connection import Connection, Endpoint, Tls, addresses
 
-__all__ = ["KafkaEndpoint", "Sasl", "SaslMechanism", "SecurityProtocol"]
-
 _SASL_OPTIONS = frozenset({"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"})
 _TLS_OPTIONS = frozenset(
     {

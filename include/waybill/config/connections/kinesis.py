@@ -7,8 +7,6 @@ from typing import Self
 from waybill.config.connections.connection import Connection
 from waybill.config.connections.s3 import S3Endpoint, service_url
 
-__all__ = ["KinesisEndpoint"]
-
 
 class KinesisEndpoint(S3Endpoint):
     """Address and credentials of Kinesis: region, keys, profile or role as for S3. `encryption` is S3's alone.

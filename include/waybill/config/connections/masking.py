@@ -12,8 +12,6 @@ import traceback
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["mask_urls_in_log", "masked_stack_trace", "masked_url", "without_urls"]
-
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>`]+")
 _UNREADABLE = "…"
 

@@ -11,8 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from waybill.base.errors import ConfigError
 from waybill.config.connections.connection import Connection, Endpoint
 
-__all__ = ["AssumedRole", "Checksums", "Encryption", "S3Endpoint", "service_url"]
-
 _ROLE = re.compile(r"arn:[a-z-]+:iam::[0-9]{12}:role/\S+")
 _SESSION_NAME = re.compile(r"[A-Za-z0-9_+=,.@-]{2,64}")
 _MIN_SECONDS, _MAX_SECONDS = 1800, 43200

@@ -9,8 +9,6 @@ from pydantic import Field
 from waybill.base.errors import ConfigError
 from waybill.config.connections.connection import Connection, Endpoint, Tls, addresses
 
-__all__ = ["Access", "ZooKeeperEndpoint"]
-
 _TLS_OPTIONS = ("ca", "certfile", "keyfile", "keyfile_password", "verify_certs", "check_hostname")
 
 

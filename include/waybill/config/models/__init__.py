@@ -1,7 +1,7 @@
 """The config: its models, and how the YAML file is loaded and checked."""
 
 from waybill.config.models.archiving import Format, UploadPolicy
-from waybill.config.models.columns import OWN_COLUMNS, Column, ColumnKind, Columns, ColumnType
+from waybill.config.models.columns import OWN_COLUMNS, Column, ColumnKind, Columns, ColumnType, EventTime, FieldPath
 from waybill.config.models.dedup import Dedup
 from waybill.config.models.enums import (
     AvroFraming,
@@ -16,22 +16,19 @@ from waybill.config.models.enums import (
 )
 from waybill.config.models.load import CONFIG_VARIABLE, config_path, load_config, load_valid_streams
 from waybill.config.models.parsing import (
-    AvroParser,
     DelimitedParser,
-    EventTime,
     EventTimeBounds,
-    FieldPath,
     JsonParser,
     MsgpackParser,
     ParserConfig,
     ParseSettings,
-    ProtobufParser,
     PythonParser,
     RawParser,
     RegexParser,
 )
 from waybill.config.models.partition_by import ColumnTransform, Maintenance, PartitionBy, TransformKind
 from waybill.config.models.root import Config
+from waybill.config.models.schema_parsers import AvroParser, ProtobufParser
 from waybill.config.models.services import Storage
 from waybill.config.models.stream import Stream, TopicRegex
 

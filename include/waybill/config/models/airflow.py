@@ -12,8 +12,6 @@ from waybill.config.models.promises import Promise
 from waybill.config.models.quantities import DurationBetween
 from waybill.config.models.services import ConnectionId
 
-__all__ = ["Airflow", "AirflowTasks", "Deadlines"]
-
 _Deadline = Annotated[timedelta, DurationBetween("5s", "30d")]
 
 

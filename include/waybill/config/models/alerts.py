@@ -14,8 +14,6 @@ from waybill.config.models.promises import IsTimeOfDay, IsTimeZone, PromiseSever
 from waybill.config.models.quantities import DurationBetween
 from waybill.config.models.services import ConnectionId
 
-__all__ = ["Alerts", "Channel", "EmailChannel", "QuietHours", "SlackChannel", "WebhookChannel", "WebhookFormat"]
-
 ADDRESS = Matching(r"[^@\s<>,;]+@[^@\s<>,;]+", "an email address")
 SLACK_CHANNEL = Matching(r"#?[\w.-]{1,80}", "the name or the id of a Slack channel, such as '#data-alerts', in quotes")
 

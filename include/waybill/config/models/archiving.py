@@ -15,8 +15,6 @@ from waybill.config.models.groups import GroupedSection
 from waybill.config.models.quantities import DurationBetween, SizeBetween, WholeNumberBetween
 from waybill.config.models.texts import IsDelimiter, IsTopic
 
-__all__ = ["Format", "Ingest", "TopicUpload", "UploadPolicy"]
-
 CONSUMER_GROUP = Matching(
     r"(?:[A-Za-z0-9._:-]|\{stream\}){1,200}",
     "1 to 200 characters of [A-Za-z0-9._:-]; `{stream}` stands for the stream's name",

@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MAX_LEVELS", "PRIMITIVES", "AvroSchema", "read_avro_schema"]
-
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 MAX_TYPES = 200_000
 """The most types that a schema may have, with the schemas that it refers to. Each field, branch and item has one."""

@@ -21,18 +21,6 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaH
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-__all__ = [
-    "DIRECTORY",
-    "MAX_EMBEDDED_BYTES",
-    "EmbeddedFile",
-    "IsEmbeddedFile",
-    "Matching",
-    "NamedSection",
-    "Section",
-    "ValueType",
-    "section_error",
-]
-
 
 class Section(BaseModel):
     """A mapping of the YAML. It refuses unknown keys, and cannot be changed after it is loaded."""

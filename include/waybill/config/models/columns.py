@@ -16,19 +16,6 @@ from waybill.config.models.base import Section, ValueType, section_error
 from waybill.config.models.enums import EventTimeFormat, WrongType
 from waybill.config.models.texts import IsFieldPath
 
-__all__ = [
-    "OWN_COLUMNS",
-    "Column",
-    "ColumnKind",
-    "ColumnType",
-    "Columns",
-    "EventTime",
-    "FieldPath",
-    "IsColumnName",
-    "IsColumnType",
-    "column_types",
-]
-
 OWN_COLUMNS = (
     "topic",
     "partition",

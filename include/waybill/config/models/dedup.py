@@ -17,8 +17,6 @@ from waybill.config.models.groups import OWN_SPARK_TIMEOUT, GroupedSection, Spar
 from waybill.config.models.quantities import DurationBetween, IsPowerOfTwo, SizeBetween, format_duration
 from waybill.config.models.texts import unique_names
 
-__all__ = ["ARRIVED_AT", "Dedup", "check_dedup"]
-
 ARRIVED_AT = "arrived_at"
 """The column that the unique table has in addition to those of the main table."""
 

@@ -20,8 +20,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["DocumentError", "Mapping", "Node", "Scalar", "SequenceNode", "parse_document", "plain"]
-
 MAX_DEPTH = 32
 """The levels of nesting that are allowed. The models have six."""
 

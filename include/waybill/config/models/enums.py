@@ -4,25 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = [
-    "AvroFraming",
-    "BackupFormat",
-    "Compression",
-    "EventTimeFormat",
-    "FileFormat",
-    "IsolationLevel",
-    "Keep",
-    "KeyPartitioner",
-    "ProtobufFraming",
-    "SequenceFileKey",
-    "Severity",
-    "SinkName",
-    "SourceKind",
-    "StartPosition",
-    "TimeUnit",
-    "WrongType",
-]
-
 
 class BackupFormat(StrEnum):
     """The format of backup objects."""

@@ -12,8 +12,6 @@ from pydantic import BaseModel, ValidationError
 
 from waybill.config.models import document
 
-__all__ = ["child", "describe", "describe_all", "find_line"]
-
 _SHOWN_CHARACTERS = 80
 
 

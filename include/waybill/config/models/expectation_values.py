@@ -18,8 +18,6 @@ from typing import Any
 
 from waybill.config.models.columns import ColumnKind, ColumnType
 
-__all__ = ["MismatchedValue", "typed_arguments", "typed_value"]
-
 _EXACT_DIGITS = 15
 """Decimals of up to this many digits are floats in an audit."""
 _INTEGERS = (ColumnKind.INT, ColumnKind.LONG)

@@ -25,16 +25,6 @@ from waybill.config.models.columns import ColumnKind, ColumnType
 from waybill.config.models.enums import Severity
 from waybill.config.models.expectation_values import MismatchedValue, typed_arguments
 
-__all__ = [
-    "CATALOG_PATH",
-    "CatalogEntry",
-    "Expectation",
-    "IsExpectation",
-    "IsExpectationList",
-    "catalog_version",
-    "expectation_names",
-]
-
 CATALOG_PATH = Path(__file__).with_name("expectation_catalog.json")
 
 _SEVERITY = "severity"

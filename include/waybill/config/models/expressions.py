@@ -10,8 +10,6 @@ from typing import Any
 from waybill.config.models.base import ValueType
 from waybill.config.models.enums import StartPosition
 
-__all__ = ["IsPattern", "IsRegex", "IsSchedule", "IsStart", "group_names", "surely_matches_a_time"]
-
 _SCHEDULE_PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 
 

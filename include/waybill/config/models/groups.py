@@ -12,18 +12,6 @@ from waybill.config.models.expressions import IsSchedule
 from waybill.config.models.quantities import DurationBetween, WholeNumberBetween, format_duration
 from waybill.config.names import Stage
 
-__all__ = [
-    "DEFAULT_GROUP",
-    "OWN_DAG",
-    "OWN_SPARK_TIMEOUT",
-    "Group",
-    "GroupName",
-    "GroupedSection",
-    "PartitionGroup",
-    "SparkTimeout",
-    "group_dag_id",
-]
-
 DEFAULT_GROUP = "default"
 OWN_DAG = "own"
 """The value of `group` for a stream that has a DAG of its own."""

@@ -14,8 +14,6 @@ from waybill.config.models.base import Section, ValueType
 from waybill.config.models.promises import CriticalPromise, Promise, PromiseSeverity
 from waybill.config.models.quantities import DurationBetween, IsRatio, IsShare, WholeNumberBetween
 
-__all__ = ["GroupLag", "KafkaPromiseName", "KafkaPromises", "Lasting", "Skew"]
-
 _Wait = Annotated[timedelta, DurationBetween("0s", "1d")]
 
 
@@ -44,7 +42,7 @@ class KafkaPromiseName(StrEnum):
         return self.value.removeprefix("kafka_")
 
 
-class IsPattern(ValueType):
+class IsNamePattern(ValueType):
     """A regular expression for a whole name."""
 
     type_name = "pattern"
@@ -110,7 +108,7 @@ class DiskUsed(CriticalPromise):
     limit: Annotated[Decimal, IsShare()] = Field(Decimal("0.85"), description="The promise is broken beyond it.")
 
 
-class ClockSkew(Promise):
+class KafkaClockSkew(Promise):
     """How far the timestamps of new messages are ahead of the watch's clock."""
 
     limit: Annotated[timedelta, DurationBetween("1s", "365d")] = Field(
@@ -124,7 +122,7 @@ class UnmatchedTopics(Promise):
     severity: PromiseSeverity = Field(
         PromiseSeverity.OFF, description="`critical`, `warning` (which waits for the end of quiet hours), or `off`."
     )
-    ignore: tuple[Annotated[str, IsPattern()], ...] = Field(
+    ignore: tuple[Annotated[str, IsNamePattern()], ...] = Field(
         (), description="Patterns of topics that need no stream. Kafka's internal topics need none."
     )
 
@@ -168,11 +166,11 @@ class KafkaPromises(Section):
         Controllers(), description="How far a controller is behind the quorum's leader, and how long none leads."
     )
     disk_used: DiskUsed = Field(DiskUsed(), description="How full the disks of log directories are.")
-    clock_skew: ClockSkew = Field(ClockSkew(), description="How far timestamps of new messages are ahead.")
+    clock_skew: KafkaClockSkew = Field(KafkaClockSkew(), description="How far timestamps of new messages are ahead.")
     unmatched_topics: UnmatchedTopics = Field(UnmatchedTopics(), description="Topics that no stream archives.")
     missing_topics: Promise = Field(Promise(), description="Streams whose topics do not exist.")
     access: Promise = Field(Promise(), description="The user may describe what these promises are about.")
-    groups: dict[Annotated[str, IsPattern()], GroupLag] = Field(
+    groups: dict[Annotated[str, IsNamePattern()], GroupLag] = Field(
         {}, description="Consumer groups that are watched, by name or by a pattern of the whole name. No other is."
     )
 

@@ -11,8 +11,6 @@ from pydantic import ByteSize, Field, model_validator
 from waybill.config.models.base import Matching, Section, ValueType, section_error
 from waybill.config.models.quantities import DurationBetween, SizeBetween, WholeNumberBetween, format_duration
 
-__all__ = ["FOREVER", "THROTTLED_REPLICAS", "CleanupPolicy", "KafkaTopic", "Retention"]
-
 FOREVER = "forever"
 THROTTLED_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 """The configs of a topic that name the replicas under a replication throttle."""
@@ -42,7 +40,7 @@ class Retention(ValueType):
         return FOREVER if value == FOREVER else format_duration(value)
 
 
-class KafkaTopic(Section):
+class DeclaredTopic(Section):
     """A topic as it is to be. Defaults are for topics that are created: an existing one gets what is written here."""
 
     partitions: Annotated[int, WholeNumberBetween(1, 100_000)] = Field(

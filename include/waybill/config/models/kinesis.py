@@ -15,8 +15,6 @@ from waybill.config.models.texts import is_kinesis_arn
 if TYPE_CHECKING:
     from waybill.config.models.stream import Stream
 
-__all__ = ["Kinesis", "check_source"]
-
 MAX_SLOTS = 4096
 
 

@@ -26,8 +26,6 @@ from waybill.config.models.base import DIRECTORY
 from waybill.config.models.load import config_path, load_valid_streams, read_config, valid_streams_of
 from waybill.config.models.root import Config
 
-__all__ = ["WatchConfig", "load_for_watch"]
-
 logger = logging.getLogger(__name__)
 
 _SECTIONS = ("version", "storage", "kafka", "zookeeper", "catalog", "alerts", "airflow")

@@ -15,17 +15,6 @@ from waybill.config.models.base import DIRECTORY
 from waybill.config.models.error_lines import child, describe, describe_all
 from waybill.config.models.root import Config
 
-__all__ = [
-    "CONFIG_VARIABLE",
-    "DEFAULT_PATH",
-    "MAX_FILE_BYTES",
-    "config_path",
-    "load_config",
-    "load_valid_streams",
-    "read_config",
-    "valid_streams_of",
-]
-
 CONFIG_VARIABLE = "WAYBILL_CONFIG"
 DEFAULT_PATH = Path(__file__).parents[3] / "config" / "streams.yaml"
 

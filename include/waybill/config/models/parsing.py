@@ -19,25 +19,6 @@ from waybill.config.models.schema_parsers import AvroParser, ProtobufParser, che
 from waybill.config.models.sink import FilesFormat
 from waybill.config.models.texts import IsColumnList, IsFieldDelimiter, IsQuote
 
-__all__ = [
-    "AvroParser",
-    "DelimitedParser",
-    "EventTime",
-    "EventTimeBounds",
-    "FieldPath",
-    "JsonParser",
-    "MessageLimits",
-    "MsgpackParser",
-    "ParseSettings",
-    "ParserConfig",
-    "ProtobufParser",
-    "PythonParser",
-    "RawParser",
-    "RegexParser",
-    "check_columns",
-    "make_parser",
-]
-
 _DEFAULT_PARSER = "json"
 _PARSERS = ("json", "raw", "regex", "delimited", "msgpack", "avro", "protobuf", "python")
 _CLASS_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")

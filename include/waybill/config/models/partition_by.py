@@ -20,18 +20,6 @@ from waybill.config.models.expressions import IsSchedule
 from waybill.config.models.groups import OWN_SPARK_TIMEOUT, GroupedSection, SparkTimeout
 from waybill.config.models.quantities import DurationBetween, IsShare, SizeBetween, WholeNumberBetween
 
-__all__ = [
-    "ColumnTransform",
-    "IsPartitionBy",
-    "Maintenance",
-    "Partition",
-    "PartitionBy",
-    "QuarantineAlert",
-    "TransformKind",
-    "check_partition_by",
-]
-
-
 _MAX_BUCKETS = 100_000
 _MAX_WIDTH = (1 << 31) - 1
 _MAX_COLUMNS = 8

@@ -15,21 +15,6 @@ from pydantic_core import CoreSchema
 from waybill.config.models.base import Section, ValueType, section_error
 from waybill.config.models.quantities import DurationBetween, IsRatio, IsShare, WholeNumberBetween
 
-__all__ = [
-    "CriticalPromise",
-    "Deadline",
-    "DurationPromise",
-    "IsTimeOfDay",
-    "IsTimeZone",
-    "Promise",
-    "PromiseName",
-    "PromiseSeverity",
-    "Promises",
-    "ShareOfRuns",
-    "StreamVolume",
-    "time_zone",
-]
-
 
 class PromiseName(StrEnum):
     """What can be promised: the keys of `promises`."""

@@ -20,8 +20,6 @@ from waybill.config.models.error_lines import describe_all, find_line
 from waybill.config.models.expectations import Expectation, IsExpectation, IsExpectationList
 from waybill.config.models.quantities import IsRatio, IsShare, SizeBetween, WholeNumberBetween
 
-__all__ = ["Check", "CheckName", "CheckSeverity", "Checks", "Quality", "Volume", "check_quality"]
-
 Expectations = Annotated[tuple[Annotated[Expectation, IsExpectation()], ...], IsExpectationList()]
 
 

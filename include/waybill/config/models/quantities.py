@@ -13,24 +13,6 @@ from pydantic.json_schema import JsonSchemaValue
 
 from waybill.config.models.base import ValueType
 
-__all__ = [
-    "DurationBetween",
-    "IsPowerOfTwo",
-    "IsRatio",
-    "IsShare",
-    "SizeBetween",
-    "WholeNumberBetween",
-    "counted",
-    "duration_beside",
-    "format_duration",
-    "format_size",
-    "parse_duration",
-    "parse_size",
-    "rough_duration",
-    "share_beside",
-    "whole_number",
-]
-
 _DURATION = re.compile(r"([0-9]{1,9}) *(s|m|h|d)")
 _DURATION_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) *([A-Za-z]*)")

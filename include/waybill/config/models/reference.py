@@ -22,8 +22,6 @@ from waybill.config.models.base import ValueType
 from waybill.config.models.quantities import format_duration
 from waybill.config.models.root import Config
 
-__all__ = ["EXAMPLE", "json_schema", "markdown"]
-
 EXAMPLE = """\
 version: 1
 

@@ -13,8 +13,6 @@ from waybill.config.models.base import Section, ValueType, section_error
 from waybill.config.models.quantities import DurationBetween, SizeBetween, WholeNumberBetween
 from waybill.config.models.services import ConnectionId
 
-__all__ = ["Replay", "ReplayKafka", "ReplayQuotas", "ReplayS3", "ReplayWebhooks"]
-
 Network = IPv4Network | IPv6Network
 
 

@@ -12,8 +12,6 @@ from waybill.config.models.expressions import IsSchedule
 from waybill.config.models.quantities import DurationBetween, SizeBetween
 from waybill.config.models.services import ConnectionId
 
-__all__ = ["Rehearsal", "Restore"]
-
 
 class Rehearsal(Section):
     """The DAG `rehearse`: it restores a random range of the archive into a topic of its own, and compares it."""

@@ -26,8 +26,6 @@ from waybill.config.models.stream import Stream, TopicRegex
 from waybill.config.models.texts import IsStreamName
 from waybill.config.names import Stage
 
-__all__ = ["Config"]
-
 
 def _check_version(value: Any) -> Any:
     if isinstance(value, bool):  # True == 1 in Python, so Literal[1] would accept it

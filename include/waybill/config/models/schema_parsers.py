@@ -18,8 +18,6 @@ from waybill.config.models.services import ConnectionId
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
 
-__all__ = ["AvroLimits", "AvroParser", "ProtobufParser", "check_path"]
-
 MESSAGE_TYPE = Matching(
     r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*",
     "the full name of a message type (`package.Type`)",

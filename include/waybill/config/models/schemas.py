@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
 
-__all__ = ["find_message", "missing_field"]
-
 _MAX_LISTED_TYPES = 20
 _PROTOC_COMMAND = "protoc --include_imports --descriptor_set_out=…"
 

@@ -10,11 +10,9 @@ from pydantic import Field
 from waybill.config.models.base import Matching, Section
 from waybill.config.models.groups import SparkTimeout
 from waybill.config.models.kafka_promises import KafkaPromises
-from waybill.config.models.kafka_topics import KafkaTopic
+from waybill.config.models.kafka_topics import DeclaredTopic
 from waybill.config.models.quantities import DurationBetween
 from waybill.config.models.texts import CONNECTION_ID, IsTopic
-
-__all__ = ["Catalog", "ConnectionId", "Kafka", "Spark", "Storage", "ZooKeeper"]
 
 ConnectionId = Annotated[str, CONNECTION_ID]
 
@@ -53,7 +51,7 @@ class Kafka(Section):
     """Where the messages come from."""
 
     connection: ConnectionId = Field("kafka_default", description="Airflow connection of Kafka (type `kafka`).")
-    topics: dict[Annotated[str, IsTopic()], KafkaTopic] = Field(
+    topics: dict[Annotated[str, IsTopic()], DeclaredTopic] = Field(
         {},
         description="Topics as they are to be, by name: `waybill kafka plan` compares, `waybill kafka apply` changes.",
     )

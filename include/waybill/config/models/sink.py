@@ -13,8 +13,6 @@ from waybill.config.models.enums import Compression, FileFormat, SequenceFileKey
 from waybill.config.models.quantities import DurationBetween
 from waybill.config.models.texts import IsDelimiter
 
-__all__ = ["FilesFormat", "Sink", "check_sinks_apart"]
-
 SINK_PREFIX = Matching(
     r"(?:[A-Za-z0-9!_.*'()-]|\{table\})+(?:/(?:[A-Za-z0-9!_.*'()-]|\{table\})+)*",
     "up to 400 characters: segments of [A-Za-z0-9!_.*'()-], none of them '.' or '..', joined by single slashes; "

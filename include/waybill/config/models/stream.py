@@ -47,8 +47,6 @@ from waybill.config.models.sink import Sink
 from waybill.config.models.texts import IsRecompression, IsTopicList
 from waybill.config.names import Stage, name_with_generation
 
-__all__ = ["Stream", "TopicRegex"]
-
 TABLE = Matching(
     r"[a-z][a-z0-9_]{0,99}\.[a-z][a-z0-9_]{0,99}",
     "namespace.table, each a lower-case letter and up to 99 characters of [a-z0-9_]",

@@ -12,21 +12,6 @@ from waybill.base.errors import ConfigError
 from waybill.config import names
 from waybill.config.models.base import Matching, ValueType
 
-__all__ = [
-    "CONNECTION_ID",
-    "IsColumnList",
-    "IsDelimiter",
-    "IsFieldDelimiter",
-    "IsFieldPath",
-    "IsQuote",
-    "IsRecompression",
-    "IsStreamName",
-    "IsTopic",
-    "IsTopicList",
-    "is_kinesis_arn",
-    "unique_names",
-]
-
 _MAX_COLUMNS = 10_000
 _MAX_DELIMITER_BYTES = 16
 _ZSTD_LEVELS = range(1, 20)

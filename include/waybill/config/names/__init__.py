@@ -51,7 +51,7 @@ from waybill.config.names.brokers import (
     topic_change_key,
     topic_changes_prefix,
 )
-from waybill.config.names.files_sink import FileExtension, FileName, Period, period_of_key, sink_root, success_key
+from waybill.config.names.files_sink import FileExtension, FileName, SinkPeriod, period_of_key, sink_root, success_key
 from waybill.config.names.probe import probe_objects_prefix, probe_result_key, probes_prefix
 from waybill.config.names.replay_index import replay_index_key, replay_index_prefix, replay_index_range
 from waybill.config.names.replays import (
@@ -151,7 +151,7 @@ __all__ = [
     "FileName",
     "Folder",
     "GapName",
-    "Period",
+    "SinkPeriod",
     "Stage",
     "TopicPartition",
     "action_key",

@@ -22,29 +22,6 @@ from waybill.config.names.segments import (
 )
 from waybill.config.names.topics import TopicPartition, check_topic, is_topic
 
-__all__ = [
-    "BackupName",
-    "Extension",
-    "GapName",
-    "archive_prefix",
-    "backup_prefix",
-    "chain_of_key",
-    "chain_prefix",
-    "chain_start_key",
-    "gap_prefix",
-    "gaps_prefix",
-    "index_key",
-    "index_prefix",
-    "indexes_prefix",
-    "offset_prefix",
-    "shard_of_key",
-    "shard_start_key",
-    "shard_starts_prefix",
-    "stream_origin_key",
-    "topic_settings_key",
-    "topic_settings_prefix",
-]
-
 
 class Extension(StrEnum):
     """The extension of a backup object's key, which implies the format. All objects of a chain have the same one."""

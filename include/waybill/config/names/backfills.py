@@ -8,24 +8,6 @@ import re
 from waybill.config.names.segments import Folder, own_key, padded
 from waybill.config.names.topics import check_stream_name
 
-__all__ = [
-    "all_backfills_prefix",
-    "backfill_branch",
-    "backfill_built_key",
-    "backfill_cut_key",
-    "backfill_diff_key",
-    "backfill_event_key",
-    "backfill_generation_key",
-    "backfill_plan_id",
-    "backfill_prefix",
-    "backfill_request_key",
-    "backfill_tag",
-    "backfill_task_key",
-    "backfills_prefix",
-    "check_backfill_id",
-    "stream_of_backfill",
-]
-
 _BACKFILL = re.compile(r"[0-9]{8}_[0-9a-f]{4}")
 
 

@@ -5,16 +5,6 @@ from __future__ import annotations
 from waybill.config.names.segments import Folder, own_key
 from waybill.config.names.topics import check_topic
 
-__all__ = [
-    "republish_abandoned_key",
-    "republish_done_key",
-    "republish_key",
-    "throttle_key",
-    "throttles_prefix",
-    "topic_change_key",
-    "topic_changes_prefix",
-]
-
 
 def topic_changes_prefix(prefix: str) -> str:
     """Return the prefix of all records of changes to topics. Their keys sort by time."""

@@ -10,8 +10,6 @@ from enum import StrEnum
 from waybill.config.names.segments import MAX_OFFSET, NUMBER, OFFSET_PATTERN, join_segments, padded_offset
 from waybill.config.names.topics import check_topic, is_topic
 
-__all__ = ["FileExtension", "FileName", "Period", "period_of_key", "sink_root", "success_key"]
-
 
 class FileExtension(StrEnum):
     """The extension of a file of the `files` sink, which implies the format."""
@@ -29,7 +27,7 @@ _SUCCESS = "_SUCCESS"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Period:
+class SinkPeriod:
     """An hour or a day of a topic's event time, which is one directory of the `files` sink."""
 
     topic: str
@@ -64,7 +62,7 @@ class FileName:
     The range is what one task reads of the topic-partition, so the plan determines the name.
     """
 
-    period: Period
+    period: SinkPeriod
     generation: int
     partition: int
     first_offset: int
@@ -90,7 +88,7 @@ def sink_root(prefix: str, sink_prefix: str) -> str:
     return join_segments(prefix, *(p for p in sink_prefix.split("/") if p))
 
 
-def period_of_key(root: str, key: str) -> Period | None:
+def period_of_key(root: str, key: str) -> SinkPeriod | None:
     """Return the period whose directory holds an object of the sink; None if no period's directory holds it."""
     prefix = join_segments(root, "")
     match = _PERIOD_OBJECT.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
@@ -100,9 +98,9 @@ def period_of_key(root: str, key: str) -> Period | None:
         start = datetime.combine(date.fromisoformat(match[2]), time(int(match[3] or 0)), UTC)
     except ValueError:
         return None
-    return Period(match[1], start, match[3] is not None)
+    return SinkPeriod(match[1], start, match[3] is not None)
 
 
-def success_key(root: str, period: Period) -> str:
+def success_key(root: str, period: SinkPeriod) -> str:
     """Return the key of the `_SUCCESS` object that marks a period as final."""
     return period.prefix(root) + _SUCCESS

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from waybill.config.names.segments import Folder, check_token, own_key
 
-__all__ = ["probe_objects_prefix", "probe_result_key", "probes_prefix"]
-
 
 def probe_result_key(prefix: str) -> str:
     """Return the key of the remembered result of the newest probe that found a store fit."""

@@ -7,8 +7,6 @@ import re
 from waybill.config.names.segments import OFFSET_PATTERN, Folder, own_key, padded_offset
 from waybill.config.names.topics import TopicPartition, check_topic
 
-__all__ = ["replay_index_key", "replay_index_prefix", "replay_index_range"]
-
 _FILE = re.compile(rf"({OFFSET_PATTERN})-({OFFSET_PATTERN})\.index")
 
 

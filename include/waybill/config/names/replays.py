@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from waybill.config.names.segments import Folder, own_key
 
-__all__ = ["replay_manifest_key", "replay_part_prefix", "replay_prefix", "replay_seen_key", "replay_seen_prefix"]
-
 
 def replay_prefix(prefix: str, request_id: str) -> str:
     """Return the prefix of the objects of a request; `prefix` is the archive's."""

@@ -7,18 +7,6 @@ import re
 from waybill.config.names.segments import OFFSET_PATTERN, Folder, own_key, padded
 from waybill.config.names.topics import TopicPartition, check_topic
 
-__all__ = [
-    "check_restore_id",
-    "restore_event_key",
-    "restore_map_key",
-    "restore_map_place",
-    "restore_map_prefix",
-    "restore_plan_key",
-    "restore_prefix",
-    "restore_report_key",
-    "restores_prefix",
-]
-
 _RESTORE = re.compile(r"[0-9]{8}_[0-9a-f]{4}")
 _MAP_PART = re.compile(rf"({OFFSET_PATTERN})_({OFFSET_PATTERN})\.parquet")
 

@@ -9,20 +9,6 @@ from collections.abc import Mapping
 from waybill.config.names.segments import Folder, check_token, own_key
 from waybill.config.names.topics import TopicPartition, check_stream_name
 
-__all__ = [
-    "audit_key",
-    "data_docs_key",
-    "decision_key",
-    "group_results_key",
-    "plan_key",
-    "plan_of_audit",
-    "plans_prefix",
-    "retries_prefix",
-    "retry_key",
-    "retry_offsets_key",
-    "staged_key",
-]
-
 
 def plans_prefix(prefix: str, stream: str, generation: int, table_uuid: str) -> str:
     """Return the prefix of all plans of a stream's generation, and of the documents of their staged files."""

@@ -5,19 +5,6 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
-__all__ = [
-    "MAX_OFFSET",
-    "NUMBER",
-    "OFFSET_DIGITS",
-    "OFFSET_PATTERN",
-    "Folder",
-    "check_token",
-    "join_segments",
-    "own_key",
-    "padded",
-    "padded_offset",
-]
-
 OFFSET_DIGITS = 20
 """Digits of a zero-padded offset in a key."""
 MAX_OFFSET = (1 << 63) - 1

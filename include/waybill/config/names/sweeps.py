@@ -7,21 +7,6 @@ import re
 from waybill.config.names.segments import MAX_OFFSET, OFFSET_PATTERN, Folder, check_token, own_key, padded
 from waybill.config.names.topics import check_stream_name
 
-__all__ = [
-    "history_name",
-    "key_index_filter_key",
-    "key_index_manifest_key",
-    "key_index_manifests_prefix",
-    "key_index_prefix",
-    "key_index_run_key",
-    "key_index_version_of",
-    "key_indexes_prefix",
-    "sweep_marks_key",
-    "sweep_plan_key",
-    "sweeps_of_stream_prefix",
-    "sweeps_prefix",
-]
-
 _MANIFEST = re.compile(rf"/manifests/({OFFSET_PATTERN})\.json\Z")
 
 

@@ -7,19 +7,6 @@ from datetime import UTC, datetime
 from waybill.config.names.segments import Folder, own_key
 from waybill.config.names.topics import check_stream_name
 
-__all__ = [
-    "duplicates_table_name",
-    "generation_change_key",
-    "generation_changes_prefix",
-    "generation_of_ref",
-    "generation_ref",
-    "name_with_generation",
-    "quarantine_table_name",
-    "rebuild_ref",
-    "run_ref",
-    "unique_table_name",
-]
-
 _GENERATION_REF = "generation_"
 
 

@@ -9,17 +9,6 @@ from enum import StrEnum
 from waybill.base.errors import ConfigError
 from waybill.config.names.segments import MAX_OFFSET, NUMBER
 
-__all__ = [
-    "LAST_OFFSET",
-    "MAX_PARTITION",
-    "Stage",
-    "TopicPartition",
-    "check_stream_name",
-    "check_topic",
-    "is_topic",
-    "parse_offsets",
-]
-
 MAX_PARTITION = (1 << 31) - 1
 LAST_OFFSET = MAX_OFFSET - 1
 """The greatest offset that a message may have: the next one is an offset, too."""

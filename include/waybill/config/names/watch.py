@@ -6,24 +6,6 @@ from datetime import UTC, date, datetime
 
 from waybill.config.names.segments import Folder, own_key
 
-__all__ = [
-    "action_key",
-    "action_outcome_key",
-    "actions_prefix",
-    "day_mark_key",
-    "day_marks_prefix",
-    "day_of",
-    "incidents_key",
-    "interim_incidents_key",
-    "interim_incidents_prefix",
-    "kafka_memory_key",
-    "ledger_result_key",
-    "samples_key",
-    "status_key",
-    "table_states_key",
-    "volumes_key",
-]
-
 
 def actions_prefix(prefix: str, day: date) -> str:
     """Return the prefix of the actions that were recorded on a day (UTC). Their keys sort by time."""

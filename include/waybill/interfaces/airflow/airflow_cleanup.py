@@ -23,8 +23,6 @@ from datetime import datetime, timedelta
 
 from waybill.base.errors import AirflowCleanupFailed, ConfigError
 
-__all__ = ["DATABASE_VARIABLE", "clean_airflow_database"]
-
 logger = logging.getLogger(__name__)
 
 DATABASE_VARIABLE = "WAYBILL_AIRFLOW_DATABASE"

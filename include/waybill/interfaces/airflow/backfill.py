@@ -17,8 +17,6 @@ from waybill.config.models import Config
 from waybill.interfaces.airflow.spark_submit import WaybillSparkSubmit
 from waybill.tables.spark.job import local_slots
 
-__all__ = ["SubmitBackfill", "act_from_form", "backfill_params", "report_built", "undo_from_form", "undo_params"]
-
 logger = logging.getLogger(__name__)
 
 _ACTIONS = ("plan", "run", "promote", "cancel")
@@ -36,7 +34,7 @@ def backfill_params(config: Config) -> dict[str, Param]:
             "plan",
             type="string",
             enum=list(_ACTIONS),
-            title="Action",
+            title="BackfillAction",
             description="plan: a dry run. run: build a range on a branch, audit and compare it. promote: replace the "
             "table's rows by it. cancel: give it up. The DAG backfill_undo restores the rows from before.",
         ),
@@ -130,13 +128,13 @@ def undo_from_form(config: Config, form: Mapping[str, Any], by: str | None) -> s
     A retry of the task finds what its first try did. Raises `AirflowFailException` for what cannot be granted.
     """
     from waybill.base.errors import BackfillRefused, ConfigError
-    from waybill.tables.backfill import Action, change_backfill
+    from waybill.tables.backfill import BackfillAction, change_backfill
 
     stream, backfill, reason = form["stream"], str(form["backfill"]), form["reason"].strip()
     try:
         if not reason:
             raise BackfillRefused("give the reason: it is stored")
-        changed = change_backfill(config, stream, backfill, Action.UNDO, by=by or "airflow", reason=reason)
+        changed = change_backfill(config, stream, backfill, BackfillAction.UNDO, by=by or "airflow", reason=reason)
     except (BackfillRefused, ConfigError) as error:
         raise AirflowFailException(str(error)) from error
     logger.info("%s", changed.event)
@@ -145,7 +143,14 @@ def undo_from_form(config: Config, form: Mapping[str, Any], by: str | None) -> s
 
 def _act(config: Config, form: Mapping[str, Any], by: str, run_id: str) -> str | None:
     from waybill.base.errors import BackfillRefused
-    from waybill.tables.backfill import Action, Choice, Trigger, change_backfill, plan_backfill, request_backfill
+    from waybill.tables.backfill import (
+        BackfillAction,
+        RangeChoice,
+        Trigger,
+        change_backfill,
+        plan_backfill,
+        request_backfill,
+    )
 
     stream, backfill, action, reason = form["stream"], form["backfill"], form["action"], (form["reason"] or "").strip()
     if action != "plan" and not reason and not (action == "run" and backfill):
@@ -157,7 +162,7 @@ def _act(config: Config, form: Mapping[str, Any], by: str, run_id: str) -> str |
             config,
             stream,
             backfill,
-            Action(action),
+            BackfillAction(action),
             by=by,
             reason=reason,
             accept_failed_checks=form["accept_failed_checks"],
@@ -166,7 +171,7 @@ def _act(config: Config, form: Mapping[str, Any], by: str, run_id: str) -> str |
         return str(backfill)
     if action == "run" and backfill:
         return str(backfill)
-    choice = Choice.parse(
+    choice = RangeChoice.parse(
         offsets=form["offsets"],
         topic_partitions=form["topic_partitions"],
         since=form["since"],

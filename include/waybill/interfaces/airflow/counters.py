@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING
 from waybill.config.names import Stage
 
 if TYPE_CHECKING:
-    from waybill.archive.ingest.report import LaneReport
-
-__all__ = ["Counter", "count", "count_lane", "count_result"]
+    from waybill.archive.ingest.lane_report import LaneReport
 
 
 class Counter(StrEnum):

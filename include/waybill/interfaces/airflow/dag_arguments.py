@@ -14,8 +14,6 @@ from typing import Any
 from waybill.config.models.groups import GroupedSection, group_dag_id
 from waybill.config.names import Stage
 
-__all__ = ["Retries", "dag_arguments", "group_arguments", "stream_arguments"]
-
 _DEFAULT_POOL = "default_pool"
 
 _SHORT_TASK = timedelta(minutes=30)

@@ -23,8 +23,6 @@ from waybill.config.models.quantities import rough_duration
 if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier
 
-__all__ = ["deadline_arguments", "tell_of_missed_deadline"]
-
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 20

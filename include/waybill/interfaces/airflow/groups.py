@@ -24,15 +24,6 @@ from waybill.interfaces.airflow.spark_submit import SubmitGroup, table_asset
 if TYPE_CHECKING:
     from waybill.tables.spark.group_results import GroupResults, StreamResult
 
-__all__ = [
-    "GroupReport",
-    "add_result_tasks",
-    "group_asset",
-    "partition_assets",
-    "read_group_report",
-    "report_stream",
-]
-
 logger = logging.getLogger(__name__)
 
 _MOST_STREAM_TASKS = 1000
@@ -152,10 +143,10 @@ def _report(config: Config, job: Stage, group: str, results: GroupResults) -> Gr
 
 def _shown(results: GroupResults) -> list[StreamResult]:
     """Return the results that have a task: those of streams that failed, then those that did something."""
-    from waybill.tables.spark.group_results import StreamResult, StreamStatus
+    from waybill.tables.spark.group_results import StreamOutcome, StreamResult
 
     shown = [each for each in results.streams.values() if not each.is_sound]
-    shown += [each for each in results.streams.values() if each.is_sound and each.status is StreamStatus.DONE]
+    shown += [each for each in results.streams.values() if each.is_sound and each.status is StreamOutcome.DONE]
     if not results.ended:
         missing = results.missing
         names = ", ".join(missing[:_MOST_NAMES]) + (", …" if len(missing) > _MOST_NAMES else "")
@@ -163,19 +154,19 @@ def _shown(results: GroupResults) -> list[StreamResult]:
             f"the Spark application ended before {len(missing)} streams had a result: {names}. See the log of the task "
             f"that submits it. The next run does their work"
         )
-        ended = StreamResult("(the application)", StreamStatus.FAILED, error="ApplicationEnded", message=message)
+        ended = StreamResult("(the application)", StreamOutcome.FAILED, error="ApplicationEnded", message=message)
         shown.insert(0, ended)
     return shown[:_MOST_STREAM_TASKS]
 
 
 def _summary(results: GroupResults) -> str:
-    from waybill.tables.spark.group_results import StreamStatus
+    from waybill.tables.spark.group_results import StreamOutcome
 
     found = results.streams.values()
-    counts = {status: sum(each.status is status for each in found) for status in StreamStatus}
+    counts = {status: sum(each.status is status for each in found) for status in StreamOutcome}
     return (
-        f"{len(results.selected)} streams: {counts[StreamStatus.DONE]} did something, "
-        f"{counts[StreamStatus.NOTHING_NEW]} had nothing new, {counts[StreamStatus.FAILED]} failed, "
+        f"{len(results.selected)} streams: {counts[StreamOutcome.DONE]} did something, "
+        f"{counts[StreamOutcome.NOTHING_NEW]} had nothing new, {counts[StreamOutcome.FAILED]} failed, "
         f"{len(results.missing)} without a result; {sum(bool(each.alerts) for each in found)} with alerts; "
         f"{sum(each.rows for each in found):,} rows"
     )

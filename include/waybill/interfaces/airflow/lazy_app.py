@@ -20,8 +20,6 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-__all__ = ["RETRY_SECONDS", "LazyApp", "NotConfigured"]
-
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 10.0

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, MutableMapping
 from waybill.config.connections import connection_variable
 from waybill.config.models import Config
 
-__all__ = ["PageConnections", "page_connection_ids"]
-
 logger = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 60.0

@@ -18,8 +18,6 @@ from airflow.sdk.exceptions import AirflowFailException
 from waybill.base.errors import ReplayRefused
 from waybill.config.models import Config
 
-__all__ = ["SERVE_SECONDS", "count_workers", "create_from_form", "index_streams", "request_params", "serve_requests"]
-
 logger = logging.getLogger(__name__)
 
 SERVE_SECONDS = 240

@@ -13,8 +13,6 @@ from typing import Any
 
 from waybill.interfaces.airflow.lazy_app import LazyApp, NotConfigured
 
-__all__ = ["URL_PREFIX", "ReplayApi", "sees_all_replays"]
-
 URL_PREFIX = "/waybill/replay"
 SERVE_DAG, REQUEST_DAG = "replay", "replay_request"
 

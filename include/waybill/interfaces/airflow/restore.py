@@ -16,8 +16,6 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from waybill.base.errors import RestoreRefused, RestoreStopped, WaybillError
 from waybill.config.models import Config
 
-__all__ = ["rehearse_from_form", "rehearse_params", "restore_from_form", "restore_params", "verify_from_form"]
-
 logger = logging.getLogger(__name__)
 
 _ACTIONS = ("plan", "run", "verify")
@@ -104,7 +102,7 @@ def restore_from_form(config: Config, params: Mapping[str, Any], by: str | None,
 
     A retry of the same DAG run finds its restore again. Raises `AirflowFailException` for what a retry cannot mend.
     """
-    from waybill.archive.restore import Request, begin_restore, preview_restore
+    from waybill.archive.restore import RestoreRequest, begin_restore, preview_restore
 
     try:
         if params["action"] == "verify" or params["restore"]:
@@ -113,7 +111,7 @@ def restore_from_form(config: Config, params: Mapping[str, Any], by: str | None,
             if params["action"] == "run":
                 _run(config, params["restore"])
             return str(params["restore"])
-        request = Request.parse(
+        request = RestoreRequest.parse(
             params["stream"],
             params["to"],
             to_topic=params["to_topic"],

@@ -11,8 +11,6 @@ from typing import Any
 
 from airflow.sdk import Param
 
-__all__ = ["check_params", "check_sweep_range", "streams_param"]
-
 
 def streams_param(streams: Sequence[str]) -> Param:
     """Return the parameter that selects streams of a DAG. Airflow refuses other names when a run is triggered."""

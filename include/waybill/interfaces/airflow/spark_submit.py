@@ -15,15 +15,6 @@ from waybill.config.models import Config, Stream
 from waybill.interfaces.airflow.tasks import export_connections
 from waybill.tables.spark.job import with_brief_jvm, with_kept_memory
 
-__all__ = [
-    "JOBS",
-    "SubmitGroup",
-    "SubmitStream",
-    "WaybillSparkSubmit",
-    "is_retry",
-    "table_asset",
-]
-
 JOBS = Path(__file__).parents[4] / "spark_jobs"
 """The directory of the scripts that `spark-submit` runs."""
 

@@ -18,23 +18,6 @@ from waybill.base.errors import ConfigError, HoursBlocked, IngestIncomplete, Wat
 from waybill.config.connections import Connection, connection_variable
 from waybill.config.models import Config, load_valid_streams
 
-__all__ = [
-    "begin_replay_task",
-    "begin_task",
-    "connection_environment",
-    "decide_from_form",
-    "export_connections",
-    "export_replay_connections",
-    "finalize_hours",
-    "plan_ingest",
-    "record_ledgers",
-    "report_ingest",
-    "retry_from_form",
-    "run_planned_lane",
-    "to_environment",
-    "watch_promises",
-]
-
 logger = logging.getLogger(__name__)
 
 _VERBOSE_LIBRARIES = ("kafka", "kazoo", "botocore", "pyiceberg", "httpx")
@@ -174,7 +157,7 @@ def watch_promises() -> dict[str, Any]:
     or if an exception that no code expects ended a part of it. Raises `WatchIncomplete` for that, when all is done.
     """
     from waybill.config.models.last_valid import load_for_watch
-    from waybill.watch.promises.run import run_watch
+    from waybill.watch.promises.watch_run import run_watch
 
     loaded = load_for_watch()
     begin_task(loaded.config)
@@ -226,7 +209,7 @@ def plan_ingest(
 
     Raises `ConfigError` for an unknown stream, and what `plan_run` raises.
     """
-    from waybill.archive.ingest.plan import plan_run
+    from waybill.archive.ingest.lane_plan import plan_run
 
     unknown = sorted(set(selected) - set(streams))
     if unknown:
@@ -246,7 +229,7 @@ def plan_ingest(
 def run_planned_lane(lane: Mapping[str, Any]) -> dict[str, Any]:
     """Run a lane of a plan, and return its summary, both as JSON objects. Raises what `run_lane` raises."""
     from waybill.archive.ingest.lane import run_lane
-    from waybill.archive.ingest.plan import Lane
+    from waybill.archive.ingest.lane_plan import Lane
     from waybill.interfaces.airflow.counters import count_lane
 
     report = run_lane(begin_task(), Lane.model_validate(lane))
@@ -261,8 +244,8 @@ def report_ingest(group: str | None, plan: Mapping[str, Any] | None, lanes: Sequ
     all the same. A problem that an earlier run of the group reported is logged, and does not fail the run again.
     """
     from waybill.archive.ingest.groups import report_run
-    from waybill.archive.ingest.plan import IngestPlan
-    from waybill.archive.ingest.report import LaneSummary
+    from waybill.archive.ingest.lane_plan import IngestPlan
+    from waybill.archive.ingest.lane_report import LaneSummary
 
     if plan is None:
         raise IngestIncomplete("ingest did not begin: see the log of the task 'plan'")
@@ -298,7 +281,7 @@ def retry_from_form(config: Config, form: Mapping[str, Any], user: str | None) -
 
     `user`: who triggered the DAG run. Raises what `retry_quarantine` raises.
     """
-    from waybill.tables.audit import Decision, DecisionKind
+    from waybill.tables.audit import DecisionKind, HoldDecision
     from waybill.tables.quarantine.retry import retry_quarantine
     from waybill.tables.quarantine.row_filter import RowFilter
 
@@ -309,7 +292,7 @@ def retry_from_form(config: Config, form: Mapping[str, Any], user: str | None) -
         last_offset=form["last_offset"],
     )
     reason = (form.get("accept_failed_checks") or "").strip()
-    accepted = Decision(DecisionKind.RELEASED, user or "Airflow", reason, datetime.now(UTC)) if reason else None
+    accepted = HoldDecision(DecisionKind.RELEASED, user or "Airflow", reason, datetime.now(UTC)) if reason else None
     report = retry_quarantine(config, form["stream"], row_filter, dry_run=form["dry_run"], accepted=accepted)
     for line in report.lines():
         logger.info("%s", line)

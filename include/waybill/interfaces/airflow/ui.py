@@ -26,8 +26,6 @@ from waybill.interfaces.airflow.replay_api import sees_all_replays
 if TYPE_CHECKING:
     from waybill.interfaces.airflow.page_connections import PageConnections
 
-__all__ = ["URL_PREFIX", "WaybillUi"]
-
 logger = logging.getLogger(__name__)
 
 URL_PREFIX = "/waybill/ui"
@@ -122,16 +120,16 @@ def _authenticate(airflow: Any) -> Callable[..., Any]:
     from airflow.api_fastapi.core_api.security import get_user
     from fastapi import Depends, HTTPException, Request
 
-    from waybill.interfaces.web.app import Caller
+    from waybill.interfaces.web.app import PageCaller
     from waybill.interfaces.web.frame import Viewer
 
-    def caller(request: Request, user: Any = Depends(get_user)) -> Caller:  # noqa: B008  (FastAPI's way)
+    def caller(request: Request, user: Any = Depends(get_user)) -> PageCaller:  # noqa: B008  (FastAPI's way)
         role = _role(user)
         if role is None:
             raise HTTPException(403, f"you may not read the DAG {_READ_DAG}, so you may not see Waybill's pages")
         token = _token(request)
         viewer = Viewer(user.get_name(), role, sees_all_replays(user))
-        return Caller(viewer, _trigger(airflow, token), _run_state(airflow, token))
+        return PageCaller(viewer, _trigger(airflow, token), _run_state(airflow, token))
 
     # The module's annotations are texts, and the class is imported here: FastAPI needs the class itself.
     caller.__annotations__["request"] = Request

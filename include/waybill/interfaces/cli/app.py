@@ -9,8 +9,6 @@ import typer
 from waybill import __version__
 from waybill.interfaces.cli.commands import archive, backfill, kafka, replay, restore, tables, watch
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="waybill",
     help="Archive Kafka to S3 without losing or repeating a message, and verify it.",

@@ -7,13 +7,13 @@ import typer
 from waybill.base.errors import BackfillRefused
 from waybill.config.models import Config
 from waybill.config.models.quantities import parse_size
-from waybill.interfaces.cli.render import Column, count, print_json, print_table, time_text
+from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import current_user, load_streams, make_decision, open_store, stream_names
 from waybill.tables.backfill import (
-    Action,
     AnyReport,
     AnyRequest,
-    Choice,
+    BackfillAction,
+    RangeChoice,
     Trigger,
     change_backfill,
     find_backfill,
@@ -24,10 +24,8 @@ from waybill.tables.backfill import (
     run_backfill,
 )
 
-__all__ = ["print_diff", "print_status", "run_build", "run_change", "run_plan"]
 
-
-def run_plan(stream: str, choice: Choice, *, generation: int | None, source: str, as_json: bool) -> None:
+def run_plan(stream: str, choice: RangeChoice, *, generation: int | None, source: str, as_json: bool) -> None:
     """Print what a backfill would take; see `waybill backfill plan --help`."""
     trigger = Trigger(stream, choice, current_user(), "", generation, source)
     _, figures = plan_backfill(load_streams(), trigger)
@@ -40,7 +38,7 @@ def run_plan(stream: str, choice: Choice, *, generation: int | None, source: str
 
 def run_build(
     stream: str,
-    choice: Choice | None,
+    choice: RangeChoice | None,
     backfill: str | None,
     *,
     generation: int | None,
@@ -66,7 +64,7 @@ def run_build(
 def _request(
     config: Config,
     stream: str,
-    choice: Choice | None,
+    choice: RangeChoice | None,
     generation: int | None,
     source: str,
     reason: str | None,
@@ -102,14 +100,14 @@ def print_status(stream: str | None, backfill: str | None, *, as_json: bool) -> 
         print_json([report.document() for report in reports])
         return
     columns = [
-        Column("stream"),
-        Column("id"),
-        Column("state"),
-        Column("tasks", figure=True),
-        Column("offsets", figure=True),
-        Column("by"),
-        Column("requested"),
-        Column("reason"),
+        PrintedColumn("stream"),
+        PrintedColumn("id"),
+        PrintedColumn("state"),
+        PrintedColumn("tasks", figure=True),
+        PrintedColumn("offsets", figure=True),
+        PrintedColumn("by"),
+        PrintedColumn("requested"),
+        PrintedColumn("reason"),
     ]
     rows = [
         [
@@ -148,7 +146,7 @@ def print_diff(stream: str, backfill: str, *, as_json: bool) -> None:
 
 
 def run_change(
-    action: Action,
+    action: BackfillAction,
     stream: str,
     backfill: str,
     *,

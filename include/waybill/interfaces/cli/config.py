@@ -9,8 +9,6 @@ import typer
 from waybill.base.errors import ConfigError
 from waybill.config.models import Config, config_path, load_config, reference
 
-__all__ = ["check", "print_reference", "print_schema"]
-
 
 def check(*, with_store: bool = False) -> None:
     """Load the config and print that it is valid. Raise `ConfigError`, with a line for each error, if it is not.

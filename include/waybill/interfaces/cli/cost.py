@@ -9,14 +9,12 @@ import typer
 
 from waybill.base.metering import Tally
 from waybill.config.models.quantities import counted
-from waybill.interfaces.cli.render import Column, bytes_text, count, print_json, print_table
+from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_json, print_table
 from waybill.interfaces.cli.targets import load_streams, parse_duration_option, parse_size_option
 from waybill.services.coordination import UsageStore, ZooKeeperSession
 from waybill.tables.staging.services import services_of
-from waybill.watch.cost import CostReport, Kind, Period, kind_of, read_cost
-from waybill.watch.cost.report import WhatIf
-
-__all__ = ["print_cost", "run"]
+from waybill.watch.cost import CostPeriod, CostReport, RequestKind, kind_of, read_cost
+from waybill.watch.cost.cost_report import WhatIf
 
 _DEFAULT_DAYS = 7
 
@@ -36,7 +34,7 @@ def run(
     age = None if max_age is None else parse_duration_option("--max-age", max_age)
     with services_of(config) as services, ZooKeeperSession.of(config) as session:
         usage = UsageStore(session, config.zookeeper.root)
-        report = read_cost(config, stream, services, usage, Period(first, last), now, max_bytes=size, max_age=age)
+        report = read_cost(config, stream, services, usage, CostPeriod(first, last), now, max_bytes=size, max_age=age)
     if as_json:
         print_json(report.document())
     else:
@@ -65,7 +63,7 @@ def print_cost(report: CostReport) -> None:
         _print_rates(report, "CPU seconds", report.total.cpu_seconds)
     typer.echo()
     print_table(
-        [Column("stored now"), Column("bytes", figure=True)],
+        [PrintedColumn("stored now"), PrintedColumn("bytes", figure=True)],
         [[name, bytes_text(size)] for name, size in report.stored_bytes.items()],
     )
     typer.echo()
@@ -73,20 +71,20 @@ def print_cost(report: CostReport) -> None:
 
 
 def _print_days(report: CostReport) -> None:
-    titles = ("messages", *Kind, "sent", "received", "CPU s")
+    titles = ("messages", *RequestKind, "sent", "received", "CPU s")
     rows = [[day.isoformat(), *_day_cells(tally)] for day, tally in report.by_day.items()]
     if len(rows) > 1:
         rows.append(["total", *_day_cells(report.total)])
-    print_table([Column("day"), *(Column(title, figure=True) for title in titles)], rows)
+    print_table([PrintedColumn("day"), *(PrintedColumn(title, figure=True) for title in titles)], rows)
 
 
 def _day_cells(tally: Tally) -> list[str]:
-    kinds: Counter[Kind] = Counter()
+    kinds: Counter[RequestKind] = Counter()
     for operation, number in tally.requests.items():
         kinds[kind_of(operation)] += number
     return [
         count(tally.messages),
-        *(count(kinds[kind]) for kind in Kind),
+        *(count(kinds[kind]) for kind in RequestKind),
         bytes_text(tally.sent_bytes),
         bytes_text(tally.received_bytes),
         f"{sum(tally.cpu_seconds.values()):,.1f}",
@@ -94,7 +92,10 @@ def _day_cells(tally: Tally) -> list[str]:
 
 
 def _print_rates(report: CostReport, title: str, figures: dict[str, float]) -> None:
-    columns = [Column(title), *(Column(each, figure=True) for each in ("total", "per day", "per million messages"))]
+    columns = [
+        PrintedColumn(title),
+        *(PrintedColumn(each, figure=True) for each in ("total", "per day", "per million messages")),
+    ]
     figures = {name: figure for name, figure in sorted(figures.items()) if figure}
     rows = [
         [name, _figure(figure), _figure(report.per_day(figure)), _figure(report.per_million(figure))]
@@ -117,7 +118,7 @@ def _print_limits(report: CostReport) -> None:
         limits = next(iter(report.other.limits.values()), None)
         name = "other limits" if limits is None else f"{bytes_text(limits.max_bytes)}, {limits.max_age_ms // 1000} s"
         rows.append([*_limits_row(report, name, report.other), "-"])
-    print_table([Column("upload limits"), *(Column(title, figure=True) for title in columns)], rows)
+    print_table([PrintedColumn("upload limits"), *(PrintedColumn(title, figure=True) for title in columns)], rows)
     if report.other is not None:
         more = report.other.predicted.requests - report.present.predicted.requests
         typer.echo(f"{counted(abs(more), 'write')} {'more' if more >= 0 else 'fewer'} in this period")

@@ -11,14 +11,12 @@ import typer
 from waybill.base.errors import ConfigError
 from waybill.config.models import Config
 from waybill.config.models.quantities import counted, format_duration, format_size
-from waybill.interfaces.cli.render import Column, bytes_text, count, print_json, print_table, time_text
+from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import StreamsAlone, load_streams, parse_duration_option, stream_names
 from waybill.tables.dedup.first_sweep import format_instant
 from waybill.tables.dedup.index.manifest import Manifest
 from waybill.tables.dedup.key_index import merge_index, rebuild_index
 from waybill.tables.dedup.status import DedupStatus, DuplicateCount, RebuildFigures, read_status
-
-__all__ = ["print_status", "run_merge", "run_rebuild", "run_status"]
 
 
 def run_status(stream: str | None, last: str, *, as_json: bool) -> None:
@@ -113,11 +111,11 @@ def _index_text(status: DedupStatus) -> str:
 
 def _print_counted(counted: Sequence[DuplicateCount]) -> None:
     has_source = any(c.source is not None for c in counted)
-    columns = [Column("hour"), Column("topic"), *([Column("source")] if has_source else [])]
+    columns = [PrintedColumn("hour"), PrintedColumn("topic"), *([PrintedColumn("source")] if has_source else [])]
     rows = (
         [time_text(c.hour), c.topic, *([c.source or "-"] if has_source else []), count(c.duplicates)] for c in counted
     )
-    print_table([*columns, Column("duplicates", figure=True)], rows)
+    print_table([*columns, PrintedColumn("duplicates", figure=True)], rows)
 
 
 def run_rebuild(stream: str, *, as_json: bool) -> None:

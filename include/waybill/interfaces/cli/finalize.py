@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from waybill.interfaces.cli.render import Column, bytes_text, count, print_json, print_table
+from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_json, print_table
 from waybill.interfaces.cli.targets import load_streams
 from waybill.tables.partition.files_sink.finalize import FinalizeReport, finalize
 from waybill.tables.partition.files_sink.hour_state import HourState, HourStatus
-
-__all__ = ["run"]
 
 
 def run(stream: str, *, dry_run: bool, all_hours: bool, as_json: bool) -> None:
@@ -27,12 +25,12 @@ def _print(report: FinalizeReport, *, dry_run: bool, all_hours: bool) -> None:
     hours = [hour for hour in report.hours if all_hours or _is_news(report, hour)]
     if hours:
         columns = [
-            Column("hour"),
-            Column("files", figure=True),
-            Column("rows", figure=True),
-            Column("size", figure=True),
-            Column("revision", figure=True),
-            Column("state"),
+            PrintedColumn("hour"),
+            PrintedColumn("files", figure=True),
+            PrintedColumn("rows", figure=True),
+            PrintedColumn("size", figure=True),
+            PrintedColumn("revision", figure=True),
+            PrintedColumn("state"),
         ]
         print_table(columns, (_cells(hour, dry_run=dry_run) for hour in hours))
     for hour in report.blocked:

@@ -16,7 +16,7 @@ from waybill.base.errors import ConfigError
 from waybill.config.models import Config
 from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition
-from waybill.interfaces.cli.render import Column, count, print_json, print_table, time_text_of
+from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text_of
 from waybill.interfaces.cli.targets import (
     StreamsAlone,
     load_streams,
@@ -28,8 +28,6 @@ from waybill.interfaces.cli.targets import (
 )
 from waybill.services.coordination import Stop
 from waybill.services.store import Store
-
-__all__ = ["list_gaps", "run_accept"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +135,11 @@ def _print_stops(stops: Sequence[tuple[str, Stop]]) -> None:
         typer.echo("No topic-partition is stopped.")
         return
     columns = [
-        Column("stream"),
-        Column("topic-partition"),
-        Column("stopped by"),
-        Column("offsets lost at most", figure=True),
-        Column("since", figure=True),
+        PrintedColumn("stream"),
+        PrintedColumn("topic-partition"),
+        PrintedColumn("stopped by"),
+        PrintedColumn("offsets lost at most", figure=True),
+        PrintedColumn("since", figure=True),
     ]
     print_table(
         columns,
@@ -180,15 +178,15 @@ def _print_accepted(accepted: Sequence[tuple[str, Gap]]) -> None:
         typer.echo("No gap has been accepted.")
         return
     columns = [
-        Column("stream"),
-        Column("topic-partition"),
-        Column("from", figure=True),
-        Column("to", figure=True),
-        Column("messages at most", figure=True),
-        Column("accepted gap"),
-        Column("when", figure=True),
-        Column("by"),
-        Column("reason"),
+        PrintedColumn("stream"),
+        PrintedColumn("topic-partition"),
+        PrintedColumn("from", figure=True),
+        PrintedColumn("to", figure=True),
+        PrintedColumn("messages at most", figure=True),
+        PrintedColumn("accepted gap"),
+        PrintedColumn("when", figure=True),
+        PrintedColumn("by"),
+        PrintedColumn("reason"),
     ]
     print_table(
         columns,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from waybill.interfaces.cli.render import Column, count, print_json, print_table, time_text
+from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_catalog
-
-__all__ = ["list_generations", "run_promote"]
 
 
 def list_generations(stream: str, *, as_json: bool) -> None:
@@ -32,7 +30,12 @@ def list_generations(stream: str, *, as_json: bool) -> None:
             ]
         )
         return
-    columns = [Column("generation", figure=True), Column("live"), Column("rows", figure=True), Column("updated")]
+    columns = [
+        PrintedColumn("generation", figure=True),
+        PrintedColumn("live"),
+        PrintedColumn("rows", figure=True),
+        PrintedColumn("updated"),
+    ]
     lines = (
         (
             str(each.number),

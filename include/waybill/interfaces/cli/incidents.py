@@ -14,7 +14,7 @@ from waybill.base.errors import ConfigError
 from waybill.base.printable import printable
 from waybill.config.models.last_valid import WatchConfig, load_for_watch
 from waybill.config.models.quantities import counted, rough_duration
-from waybill.interfaces.cli.render import Column, print_json, print_table, time_text
+from waybill.interfaces.cli.render import PrintedColumn, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_store
 from waybill.watch.incidents.finding import Verdict
 
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from waybill.config.models import Config
     from waybill.watch.incidents.book_store import BookStore
     from waybill.watch.incidents.incident import Incident
-    from waybill.watch.promises.run import WatchReport
-
-__all__ = ["acknowledge", "list_incidents", "show", "test_channel", "watch"]
+    from waybill.watch.promises.watch_run import WatchReport
 
 
 def watch(*, dry_run: bool, every_seconds: int | None, as_json: bool) -> None:
@@ -34,7 +32,7 @@ def watch(*, dry_run: bool, every_seconds: int | None, as_json: bool) -> None:
 
     Ends with code 1 if a promise is broken, or if an exception that no code expects ended a part of the watch.
     """
-    from waybill.watch.promises.run import run_watch
+    from waybill.watch.promises.watch_run import run_watch
 
     while True:
         began = time.monotonic()
@@ -61,7 +59,8 @@ def test_channel(name: str) -> None:
     if name not in config.alerts.channels:
         known = ", ".join(config.alerts.channels) or "none"
         raise ConfigError(f"the config has no channel {name!r}; channels: {known}")
-    from waybill.watch.notify.channels import ChannelFailed, check_channel, send
+    from waybill.watch.notify.channels import check_channel, send
+    from waybill.watch.notify.http import ChannelFailed
     from waybill.watch.notify.message import test_message
 
     channel = config.alerts.channels[name]
@@ -83,7 +82,7 @@ def list_incidents(*, with_resolved: bool, as_json: bool) -> None:
         print_json([incident.document() for incident in found])
         return
     if found:
-        columns = [Column(name) for name in ("incident", "severity", "figure", "since", "state")]
+        columns = [PrintedColumn(name) for name in ("incident", "severity", "figure", "since", "state")]
         print_table(columns, ([i.id, i.severity, i.figure, _time(i.since_ms), _state(i)] for i in found))
     is_open = sum(incident.is_open for incident in found)
     print(f"{counted(is_open, 'open incident')}", file=sys.stderr)
@@ -98,10 +97,10 @@ def show(incident: str, *, as_json: bool) -> None:
         print_json(found.document())
         return
     from waybill.watch.incidents.incident import NotificationKind
-    from waybill.watch.notify.message import Message
+    from waybill.watch.notify.message import ChannelMessage
 
     kind = NotificationKind.OPENED if found.is_open else NotificationKind.RESOLVED
-    typer.echo(Message.of("", kind, found, config.alerts, int(time.time() * 1000)).plain())
+    typer.echo(ChannelMessage.of("", kind, found, config.alerts, int(time.time() * 1000)).plain())
     if found.acknowledged is not None:
         by = found.acknowledged
         typer.echo(f"acknowledged by {by.by} at {_time(by.at_ms)}: {by.reason}")

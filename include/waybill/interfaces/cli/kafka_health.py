@@ -10,15 +10,13 @@ import typer
 from waybill.config.models.kafka_promises import KafkaPromiseName
 from waybill.config.models.quantities import rough_duration
 from waybill.config.names import kafka_memory_key
-from waybill.interfaces.cli.render import Column, count, print_json, print_table, time_text_of
+from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text_of
 from waybill.interfaces.cli.targets import load_streams, open_store
 from waybill.watch.incidents.failures import Failures
 from waybill.watch.incidents.finding import Finding, Verdict
 from waybill.watch.kafka_cluster.forecast_inputs import connect_cluster
 from waybill.watch.kafka_cluster.isr_history import IsrHistory, ReplicaState
 from waybill.watch.promises.kafka_figures import KafkaMeasured, KafkaMemory, measure_kafka
-
-__all__ = ["show_health"]
 
 
 def show_health(*, history: bool, as_json: bool) -> None:
@@ -52,11 +50,11 @@ def _print_brokers(measured: KafkaMeasured) -> None:
         for node_id in partition.replicas:
             replicas[node_id] = replicas.get(node_id, 0) + 1
     columns = [
-        Column("broker"),
-        Column("rack"),
-        Column("leads", figure=True),
-        Column("replicas", figure=True),
-        Column("controller"),
+        PrintedColumn("broker"),
+        PrintedColumn("rack"),
+        PrintedColumn("leads", figure=True),
+        PrintedColumn("replicas", figure=True),
+        PrintedColumn("controller"),
     ]
     rows = []
     for node_id in sorted(replicas):
@@ -71,7 +69,13 @@ def _print_brokers(measured: KafkaMeasured) -> None:
 
 
 def _print_findings(findings: list[Finding]) -> None:
-    columns = [Column("promise"), Column(""), Column("figure"), Column("limit"), Column("detail")]
+    columns = [
+        PrintedColumn("promise"),
+        PrintedColumn(""),
+        PrintedColumn("figure"),
+        PrintedColumn("limit"),
+        PrintedColumn("detail"),
+    ]
     rows = []
     for finding in sorted(findings, key=lambda each: each.verdict is not Verdict.BROKEN):
         name = KafkaPromiseName(finding.promise).key + (f" ({finding.subject})" if finding.subject else "")
@@ -87,11 +91,11 @@ def _print_findings(findings: list[Finding]) -> None:
 def _print_history(history: IsrHistory, now_ms: int) -> None:
     typer.echo()
     columns = [
-        Column("state"),
-        Column("topic"),
-        Column("topic-partitions", figure=True),
-        Column("since"),
-        Column("for", figure=True),
+        PrintedColumn("state"),
+        PrintedColumn("topic"),
+        PrintedColumn("topic-partitions", figure=True),
+        PrintedColumn("since"),
+        PrintedColumn("for", figure=True),
     ]
     rows = []
     for state in ReplicaState:

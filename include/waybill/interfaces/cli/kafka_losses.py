@@ -19,27 +19,25 @@ from waybill.config.connections import KafkaEndpoint, find_connection
 from waybill.config.models import Config, IsolationLevel
 from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition, chain_start_key, samples_key
-from waybill.interfaces.cli.render import Column, count, print_json, print_table, time_text_of
+from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text_of
 from waybill.interfaces.cli.targets import (
     archived_topic_partitions,
     load_streams,
     make_decision,
     open_store,
 )
+from waybill.replay.republish.losses_report import LossCounts, LossFiles, read_losses
 from waybill.replay.republish.records import Republished, abandon, abandoned_runs, list_records, not_recorded
-from waybill.replay.republish.report import LossCounts, LossFiles, read_losses
 from waybill.replay.republish.republish import RepublishResult
 from waybill.replay.republish.republish import republish as publish_again
 from waybill.replay.republish.truncations import EpochRun, SeenEnd, Truncation, check_same_topic, find_truncations
 from waybill.services.coordination import Coordinator, ZooKeeperSession
 from waybill.services.coordination.paths import ZkPaths
 from waybill.services.kafka.kafka import KafkaSource
-from waybill.services.kafka.target import KafkaTarget
+from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store
 from waybill.watch.kafka_cluster.forecast_inputs import connect_cluster
-from waybill.watch.promises.samples import Offsets, Samples
-
-__all__ = ["abandon_publication", "list_losses", "republish"]
+from waybill.watch.promises.samples import OffsetSample, Samples
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +81,7 @@ class _Failure:
         }
 
 
-class _Reader:
+class _LossesReader:
     """What the commands read of a stream: the archive of one generation, its committed offsets, and Kafka's logs."""
 
     def __init__(self, config: Config, stream: str, generation: int | None, store: Store) -> None:
@@ -131,7 +129,7 @@ class _Reader:
     def _drops(self, source: KafkaSource, tp: TopicPartition, committed_offset: int, now: int) -> list[SeenEnd]:
         """Return where a watch saw the log end, each time before it became shorter while this chain existed."""
         key, log = (self._stream, tp), source.offsets([tp])[tp]
-        samples = self._samples.with_sample(now, {key: Offsets(log.earliest, log.end, committed_offset)})
+        samples = self._samples.with_sample(now, {key: OffsetSample(log.earliest, log.end, committed_offset)})
         since = self._chain_began_ms(tp)
         return [
             SeenEnd(each.at_ms, each.end, each.committed)
@@ -171,7 +169,7 @@ def list_losses(
     failures: list[_Failure] = []
     with ExitStack() as stack:
         store = stack.enter_context(open_store(config))
-        reader = _Reader(config, stream, generation, store)
+        reader = _LossesReader(config, stream, generation, store)
         coordinator = stack.enter_context(reader.coordinator())
         cluster = stack.enter_context(connect_cluster(config))
         source = KafkaSource.sharing(cluster, IsolationLevel.READ_UNCOMMITTED)
@@ -248,7 +246,7 @@ def _record_document(record: Republished) -> dict[str, Any]:
     }
 
 
-def _print(stream: str, reader: _Reader, losses: list[_Loss], failures: list[_Failure]) -> None:
+def _print(stream: str, reader: _LossesReader, losses: list[_Loss], failures: list[_Failure]) -> None:
     if not losses and failures:
         typer.echo("No loss was found in the other topic-partitions.")
     elif not losses:
@@ -259,13 +257,13 @@ def _print(stream: str, reader: _Reader, losses: list[_Loss], failures: list[_Fa
     if not losses:
         return
     columns = [
-        Column("topic-partition"),
-        Column("offsets taken back"),
-        Column("leader epochs"),
-        Column("archived", figure=True),
-        Column("never read", figure=True),
-        Column("offsets used again", figure=True),
-        Column("not published again", figure=True),
+        PrintedColumn("topic-partition"),
+        PrintedColumn("offsets taken back"),
+        PrintedColumn("leader epochs"),
+        PrintedColumn("archived", figure=True),
+        PrintedColumn("never read", figure=True),
+        PrintedColumn("offsets used again", figure=True),
+        PrintedColumn("not published again", figure=True),
     ]
     rows = []
     for each in losses:
@@ -287,7 +285,7 @@ def _print(stream: str, reader: _Reader, losses: list[_Loss], failures: list[_Fa
         typer.echo(line)
 
 
-def _notes(stream: str, reader: _Reader, losses: list[_Loss]) -> Iterator[str]:
+def _notes(stream: str, reader: _LossesReader, losses: list[_Loss]) -> Iterator[str]:
     for each in losses:
         seen, later = each.truncation.seen_end, each.truncation.may_begin_later
         if seen is not None:
@@ -350,10 +348,10 @@ def republish(
     decision = make_decision(reason, by)
     with ExitStack() as stack:
         store = stack.enter_context(open_store(config))
-        reader = _Reader(config, stream, generation, store)
+        reader = _LossesReader(config, stream, generation, store)
         (tp,) = reader.topic_partitions(topic, partition)
         coordinator = stack.enter_context(reader.coordinator())
-        target = stack.enter_context(KafkaTarget(KafkaEndpoint.of(find_connection(config.kafka.connection))))
+        target = stack.enter_context(TargetCluster(KafkaEndpoint.of(find_connection(config.kafka.connection))))
         truncations = reader.truncations(target.log, coordinator, tp)
         lost = [run for truncation in truncations for run in truncation.archived]
         records = list_records(store, reader.generation, tp)
@@ -390,7 +388,7 @@ def abandon_publication(
     config = load_streams()
     decision = make_decision(reason, by)
     with open_store(config) as store:
-        reader = _Reader(config, stream, generation, store)
+        reader = _LossesReader(config, stream, generation, store)
         (tp,) = reader.topic_partitions(topic, partition)
         abandon(store, reader.generation, tp, number, decision, time.time_ns() // 1_000_000)
     typer.echo(f"{tp}: publication {number} is abandoned: what is not published of it stays unpublished", err=True)

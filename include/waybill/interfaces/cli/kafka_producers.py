@@ -13,7 +13,7 @@ import typer
 from waybill.config.models import IsolationLevel
 from waybill.config.models.quantities import counted, rough_duration
 from waybill.config.names import TopicPartition, check_topic
-from waybill.interfaces.cli.render import Column, bytes_text, count, print_json, print_table
+from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_json, print_table
 from waybill.interfaces.cli.targets import load_streams, parse_size_option
 from waybill.records.batches.framing import Frame
 from waybill.services.kafka.cluster import Cluster
@@ -21,8 +21,6 @@ from waybill.services.kafka.kafka import FETCH_BYTES, KafkaSource
 from waybill.watch.kafka_cluster.batch_savings import Saving, measure_savings
 from waybill.watch.kafka_cluster.forecast_inputs import connect_cluster
 from waybill.watch.kafka_cluster.producers import NO_PRODUCER_ID, ProducerFigures, ProducerStatistics
-
-__all__ = ["report_producers"]
 
 _SAMPLE_BYTES = 2 << 20
 """Of one topic-partition: encoding it nine times takes some seconds."""
@@ -133,16 +131,16 @@ def _print_producers(statistics: ProducerStatistics) -> None:
         typer.echo("The topic holds no message.")
         return
     columns = [
-        Column("producer id"),
-        Column("mode"),
-        Column("codec"),
-        Column("messages", figure=True),
-        Column("messages in a batch", figure=True),
-        Column("bytes of a batch", figure=True),
-        Column("sent twice", figure=True),
-        Column("left out", figure=True),
-        Column("timestamps behind", figure=True),
-        Column("ahead", figure=True),
+        PrintedColumn("producer id"),
+        PrintedColumn("mode"),
+        PrintedColumn("codec"),
+        PrintedColumn("messages", figure=True),
+        PrintedColumn("messages in a batch", figure=True),
+        PrintedColumn("bytes of a batch", figure=True),
+        PrintedColumn("sent twice", figure=True),
+        PrintedColumn("left out", figure=True),
+        PrintedColumn("timestamps behind", figure=True),
+        PrintedColumn("ahead", figure=True),
     ]
     print_table(columns, [_row(each) for each in statistics.producers])
     typer.echo()
@@ -205,7 +203,15 @@ def _print_savings(sample: Sequence[Frame], savings: Sequence[Saving]) -> None:
     typer.echo()
     typer.echo(f"{bytes_text(_size(sample))} in {count(len(sample))} record batches would become:")
     rows = [[each.codec.name.lower(), _batches(each), bytes_text(each.size_bytes), _share(each)] for each in savings]
-    print_table([Column("codec"), Column("batches"), Column("bytes", figure=True), Column("saved", figure=True)], rows)
+    print_table(
+        [
+            PrintedColumn("codec"),
+            PrintedColumn("batches"),
+            PrintedColumn("bytes", figure=True),
+            PrintedColumn("saved", figure=True),
+        ],
+        rows,
+    )
 
 
 def _batches(each: Saving) -> str:

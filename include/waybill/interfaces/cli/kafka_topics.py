@@ -14,11 +14,9 @@ from waybill.interfaces.cli.targets import current_user, load_streams, open_stor
 from waybill.watch.kafka_cluster.apply import apply_plan, read_plan_inputs
 from waybill.watch.kafka_cluster.change_record import record_change
 from waybill.watch.kafka_cluster.forecast_inputs import connect_cluster
-from waybill.watch.kafka_cluster.plan import RiskyConfigs, TopicPlan, make_plan
 from waybill.watch.kafka_cluster.plan_text import describe, describe_left, plan_document
 from waybill.watch.kafka_cluster.throttle import Throttle
-
-__all__ = ["apply_topics", "print_plan"]
+from waybill.watch.kafka_cluster.topics_plan import RiskyConfigs, TopicPlan, make_plan
 
 
 def print_plan(*, as_json: bool, check: bool) -> None:

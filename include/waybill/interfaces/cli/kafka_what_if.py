@@ -20,13 +20,13 @@ from waybill.config.connections import KafkaEndpoint, find_connection
 from waybill.config.models import Config
 from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition, samples_key
-from waybill.interfaces.cli.render import Column, count, print_json, print_table, time_text_of
+from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text_of
 from waybill.interfaces.cli.targets import load_streams, open_store
 from waybill.watch.kafka_cluster.drill import DrillReport, run_drill
 from waybill.watch.kafka_cluster.forecast_inputs import ForecastInputs, SeenLog, connect_cluster, read_inputs
 from waybill.watch.kafka_cluster.what_if import (
-    Effect,
     Forecast,
+    OutageEffect,
     PartitionForecast,
     StreamForecast,
     brokers_of_rack,
@@ -34,8 +34,6 @@ from waybill.watch.kafka_cluster.what_if import (
     forecast_streams,
 )
 from waybill.watch.promises.samples import Samples
-
-__all__ = ["run_what_if", "start_drill"]
 
 logger = logging.getLogger(__name__)
 
@@ -113,9 +111,9 @@ def _print_forecast(inputs: ForecastInputs, found: Forecast, streams: Sequence[S
     elif not found.keeps_quorum:
         typer.echo("The controllers lose their majority: no leader is elected until a controller comes back.")
     effects = Counter(each.effect for each in found.partitions)
-    effects[Effect.NONE] += found.total - len(found.partitions)
+    effects[OutageEffect.NONE] += found.total - len(found.partitions)
     rows = [[effect.title, count(effects[effect])] for effect in sorted(effects, reverse=True) if effects[effect]]
-    print_table([Column("effect"), Column("topic-partitions", figure=True)], rows)
+    print_table([PrintedColumn("effect"), PrintedColumn("topic-partitions", figure=True)], rows)
     _print_worst(found)
     _print_streams(streams)
     if inputs.quorum_error:
@@ -131,11 +129,17 @@ def _print_forecast(inputs: ForecastInputs, found: Forecast, streams: Sequence[S
 
 
 def _print_worst(found: Forecast) -> None:
-    worst = sorted((each for each in found.partitions if each.effect >= Effect.NO_WRITES), key=_by_effect)
+    worst = sorted((each for each in found.partitions if each.effect >= OutageEffect.NO_WRITES), key=_by_effect)
     if not worst:
         return
     typer.echo()
-    columns = [Column("topic-partition"), Column("effect"), Column("leader"), Column("in sync"), Column("before")]
+    columns = [
+        PrintedColumn("topic-partition"),
+        PrintedColumn("effect"),
+        PrintedColumn("leader"),
+        PrintedColumn("in sync"),
+        PrintedColumn("before"),
+    ]
     print_table(columns, [_row(each) for each in worst[:_MOST_PARTITIONS]])
     if len(worst) > _MOST_PARTITIONS:
         typer.echo(f"and {len(worst) - _MOST_PARTITIONS} more; --json prints all")
@@ -148,7 +152,7 @@ def _by_effect(each: PartitionForecast) -> tuple[int, str, int]:
 def _row(each: PartitionForecast) -> list[str]:
     in_sync = ",".join(map(str, each.in_sync)) or "none"
     leader = "none" if each.leader < 0 else str(each.leader)
-    before = each.before.title if each.before >= Effect.NO_WRITES else ""
+    before = each.before.title if each.before >= OutageEffect.NO_WRITES else ""
     return [str(each.tp), each.effect.title, leader, f"{in_sync} (min {each.min_in_sync})", before]
 
 
@@ -158,12 +162,12 @@ def _print_streams(streams: Sequence[StreamForecast]) -> None:
         typer.echo("No stream has a replica on these brokers.")
         return
     columns = [
-        Column("stream"),
-        Column("archiving"),
-        Column("offline", figure=True),
-        Column("unclean", figure=True),
-        Column("no writes", figure=True),
-        Column("lost for ever at most", figure=True),
+        PrintedColumn("stream"),
+        PrintedColumn("archiving"),
+        PrintedColumn("offline", figure=True),
+        PrintedColumn("unclean", figure=True),
+        PrintedColumn("no writes", figure=True),
+        PrintedColumn("lost for ever at most", figure=True),
     ]
     rows = []
     for each in streams:
@@ -345,7 +349,7 @@ def _print_drill(expected: Forecast, report: DrillReport, timeout_seconds: float
     wrong = [outcome for outcome in report.outcomes if not outcome.is_as_forecast]
     effects = Counter(each.effect for each in expected.partitions)
     seen = Counter(outcome.effect for outcome in report.outcomes)
-    columns = [Column("effect"), Column("forecast", figure=True), Column("happened", figure=True)]
+    columns = [PrintedColumn("effect"), PrintedColumn("forecast", figure=True), PrintedColumn("happened", figure=True)]
     print_table(
         columns,
         [[effect.title, count(effects[effect]), count(seen[effect])] for effect in sorted({*effects, *seen})],

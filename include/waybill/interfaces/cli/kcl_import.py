@@ -6,16 +6,14 @@ from typing import Any
 
 import typer
 
-from waybill.archive.chain.gaps import Decision
+from waybill.archive.chain.gaps import DecisionRecord
 from waybill.archive.ingest import connect
 from waybill.archive.ingest.kcl_import import ShardImport, import_leases, propose_lease_imports
 from waybill.base.errors import ConfigError
 from waybill.config.connections import find_connection
 from waybill.config.models.quantities import counted
-from waybill.interfaces.cli.render import Column, print_json, print_table
+from waybill.interfaces.cli.render import PrintedColumn, print_json, print_table
 from waybill.interfaces.cli.targets import current_user, load_streams
-
-__all__ = ["run"]
 
 
 def run(stream: str, table: str, *, yes: bool, as_json: bool) -> None:
@@ -33,16 +31,16 @@ def run(stream: str, table: str, *, yes: bool, as_json: bool) -> None:
     with connect(config, stream) as services:
         proposals = propose_lease_imports(services, topic, leases)
         if yes:
-            decision = Decision(f"imported from the KCL lease table {table}", current_user())
+            decision = DecisionRecord(f"imported from the KCL lease table {table}", current_user())
             import_leases(services, chosen, topic, proposals, decision)
     if as_json:
         print_json([_document(each, done=yes) for each in proposals])
         return
     columns = [
-        Column("shard"),
-        Column("checkpoint"),
-        Column("its archive begins"),
-        Column("archived again", figure=True),
+        PrintedColumn("shard"),
+        PrintedColumn("checkpoint"),
+        PrintedColumn("its archive begins"),
+        PrintedColumn("archived again", figure=True),
     ]
     print_table(
         columns, ([each.shard_id, each.checkpoint or "-", _text(each), str(each.repeated)] for each in proposals)

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from waybill.config.models.quantities import counted, format_duration
-from waybill.interfaces.cli.render import Column, count, print_json, print_table, time_text
+from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import load_streams, open_catalog, parse_duration_option
 
 if TYPE_CHECKING:
     from waybill.tables.partition.lateness import LatenessHistory
-
-__all__ = ["run"]
 
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -47,14 +45,14 @@ def _print(stream: str, span: timedelta, begins: datetime, history: LatenessHist
         words = ["not late", *(f"up to {duration_text(bound)}" for bound in BOUNDS_SECONDS[1:])]
         words.append(f"more than {duration_text(BOUNDS_SECONDS[-1])}")
         rows = zip(words, total.rows, strict=True)
-        columns = [Column("late"), Column("rows", figure=True), Column("share", figure=True)]
+        columns = [PrintedColumn("late"), PrintedColumn("rows", figure=True), PrintedColumn("share", figure=True)]
         print_table(columns, ((word, count(n), f"{n / total.known:.2%}") for word, n in rows))
     late = [commit for commit in history.commits if commit.lateness.later_than(HOUR_SECONDS)]
     if late:
         typer.echo()
         titles = ("rows", "more than 1 h", "more than 1 d", "latest")
         print_table(
-            [Column("run of"), *(Column(title, figure=True) for title in titles)],
+            [PrintedColumn("run of"), *(PrintedColumn(title, figure=True) for title in titles)],
             (
                 (
                     time_text(commit.at),

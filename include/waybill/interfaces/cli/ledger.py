@@ -16,14 +16,14 @@ from waybill.config.models import Config
 from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition, day_marks_prefix, day_of
 from waybill.interfaces.cli.commands.options import LedgerBy
-from waybill.interfaces.cli.render import Column, count, print_json, print_table, time_text_of
+from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text_of
 from waybill.interfaces.cli.targets import load_streams, open_coordinator
 from waybill.services.coordination import DayMark, StreamMark
-from waybill.tables.staging.services import Services, services_of
+from waybill.tables.staging.services import StagingServices, services_of
 from waybill.watch.ledger import (
     Ledger,
+    LedgerPeriod,
     Line,
-    Period,
     PeriodLedger,
     Periods,
     ReadLogEnds,
@@ -32,7 +32,7 @@ from waybill.watch.ledger import (
     record_ledger,
 )
 from waybill.watch.ledger.signature import (
-    CheckResult,
+    SignatureCheck,
     check_signed,
     public_key_of,
     read_public_key,
@@ -40,18 +40,18 @@ from waybill.watch.ledger.signature import (
     sign,
 )
 
-__all__ = ["Range", "print_ledger", "run", "run_check"]
-
 _KAFKA_TIMEOUT = timedelta(seconds=5)
 
 _Terms = Sequence[tuple[str, Callable[[Line], int | None]]]
 
 _WORDS = {
-    CheckResult.VALID: "valid: signed with this key, and not changed since",
-    CheckResult.UNCHANGED: "not changed since it was signed with the key {key}; give --public-key to compare that key",
-    CheckResult.CHANGED: "CHANGED: the content is not what was signed",
-    CheckResult.WRONG_KEY: "WRONG KEY: signed with the key {key}, which is not the given one",
-    CheckResult.UNSIGNED: "UNSIGNED: the file has no signature",
+    SignatureCheck.VALID: "valid: signed with this key, and not changed since",
+    SignatureCheck.UNCHANGED: (
+        "not changed since it was signed with the key {key}; give --public-key to compare that key"
+    ),
+    SignatureCheck.CHANGED: "CHANGED: the content is not what was signed",
+    SignatureCheck.WRONG_KEY: "WRONG KEY: signed with the key {key}, which is not the given one",
+    SignatureCheck.UNSIGNED: "UNSIGNED: the file has no signature",
 }
 
 
@@ -67,7 +67,7 @@ class Range:
     def is_whole(self) -> bool:
         return self.since is None and self.until is None
 
-    def overlaps(self, period: Period) -> bool:
+    def overlaps(self, period: LedgerPeriod) -> bool:
         """Return whether a day of the period is in the range. The first watch of a day is where it begins."""
         begins = self.until is None or period.from_ms is None or day_of(period.from_ms) <= self.until
         ends = self.since is None or period.until_ms is None or day_of(period.until_ms) > self.since
@@ -130,7 +130,7 @@ def _read(
         return ledger.within([period for period, _ in ledger.periods if days.overlaps(period)])
 
 
-def _read_marks(config: Config, stream: str, services: Services) -> list[StreamMark]:
+def _read_marks(config: Config, stream: str, services: StagingServices) -> list[StreamMark]:
     """Return the marks of all days, oldest first. Raises `ConfigError` without any."""
     store = services.store
     generation = config.stream(stream).generation
@@ -163,7 +163,7 @@ def run_check(file: Path, public_key: str | None) -> None:
     result = check_signed(document, key)
     signer = public_key_of(document) if isinstance(document, dict) else None
     typer.echo(f"{file}: {_WORDS[result].format(key=signer)}")
-    if result not in (CheckResult.VALID, CheckResult.UNCHANGED):
+    if result not in (SignatureCheck.VALID, SignatureCheck.UNCHANGED):
         raise typer.Exit(1)
 
 
@@ -309,7 +309,7 @@ def _print_terms(title: str, groups: Sequence[tuple[str, Sequence[Line]]], terms
     if len(shown) > 1:
         shown.append(("total", [line for _, lines in shown for line in lines]))
     rows = [[name, *(count(_sum(term, lines)) for _, term in terms)] for name, lines in shown]
-    print_table([Column(title), *(Column(term, figure=True) for term, _ in terms)], rows)
+    print_table([PrintedColumn(title), *(PrintedColumn(term, figure=True) for term, _ in terms)], rows)
 
 
 def _sum(term: Callable[[Line], int | None], lines: Sequence[Line]) -> int | None:

@@ -7,8 +7,6 @@ import typer
 from waybill.base.errors import ConfigError
 from waybill.interfaces.cli.targets import load_streams
 
-__all__ = ["run"]
-
 
 def run(serve: str | None) -> None:
     """Print the metrics once, or serve them; see `waybill metrics --help`."""

@@ -25,7 +25,7 @@ from waybill.config.models import Config
 from waybill.config.models.quantities import counted, parse_duration
 from waybill.config.names import BackupName, TopicPartition
 from waybill.interfaces.cli.render import (
-    Column,
+    PrintedColumn,
     bytes_document,
     bytes_text,
     count,
@@ -35,11 +35,9 @@ from waybill.interfaces.cli.render import (
     time_text_ms,
 )
 from waybill.interfaces.cli.targets import archived_topic_partitions, load_streams, open_coordinator, open_store
-from waybill.records.batches.decode import NO_TIMESTAMP_US
 from waybill.records.batches.limits import SET_ASIDE
+from waybill.records.batches.message_rows import NO_TIMESTAMP_US
 from waybill.services.store import PendingUpload, Store, StoredObject
-
-__all__ = ["abort_uploads", "list_uploads", "message_documents", "run_cat", "run_ls"]
 
 logger = logging.getLogger(__name__)
 
@@ -122,24 +120,24 @@ def run_ls(stream: str, topic: str | None, *, shards: bool, as_json: bool) -> No
 
 def _print_objects(objects: Iterable[_ListedObject]) -> None:
     columns = [
-        Column("key"),
-        Column("from", figure=True),
-        Column("to", figure=True),
-        Column("offsets", figure=True),
-        Column("size", figure=True),
-        Column("modified", figure=True),
+        PrintedColumn("key"),
+        PrintedColumn("from", figure=True),
+        PrintedColumn("to", figure=True),
+        PrintedColumn("offsets", figure=True),
+        PrintedColumn("size", figure=True),
+        PrintedColumn("modified", figure=True),
     ]
     print_table(columns, (listed.cells() for listed in objects))
 
 
 def _print_shards(objects: Iterable[_ListedObject], covered: Iterable[_Covered]) -> None:
     columns = [
-        Column("key"),
-        Column("from", figure=True),
-        Column("to", figure=True),
-        Column("shard"),
-        Column("behind sequence number", figure=True),
-        Column("up to", figure=True),
+        PrintedColumn("key"),
+        PrintedColumn("from", figure=True),
+        PrintedColumn("to", figure=True),
+        PrintedColumn("shard"),
+        PrintedColumn("behind sequence number", figure=True),
+        PrintedColumn("up to", figure=True),
     ]
     rows = [
         [*listed.cells()[:3], shard_id, each.after_sequence or "its start", each.last_sequence or "no record"]
@@ -319,7 +317,7 @@ def list_uploads(stream: str | None, *, as_json: bool) -> None:
         print_json([_upload_document(upload) for upload in uploads])
         return
     print_table(
-        [Column("key"), Column("begun", figure=True), Column("upload id")],
+        [PrintedColumn("key"), PrintedColumn("begun", figure=True), PrintedColumn("upload id")],
         ([upload.key, time_text(upload.begun), upload.upload_id] for upload in uploads),
     )
     print(counted(len(uploads), "upload"), file=sys.stderr)

@@ -10,8 +10,8 @@ from typing import Any
 
 import typer
 
-from waybill.archive.chain.gaps import Decision
-from waybill.archive.ingest import Services, connect
+from waybill.archive.chain.gaps import DecisionRecord
+from waybill.archive.ingest import IngestServices, connect
 from waybill.archive.ingest.offset_changes import (
     ImportCheck,
     ImportProposal,
@@ -26,7 +26,7 @@ from waybill.config.connections import ZooKeeperEndpoint, find_connection
 from waybill.config.models import Config, Stream
 from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition, check_topic
-from waybill.interfaces.cli.render import Column, count, print_json, print_table
+from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table
 from waybill.interfaces.cli.targets import (
     archived_topic_partitions,
     current_user,
@@ -36,9 +36,6 @@ from waybill.interfaces.cli.targets import (
     open_store,
     stream_names,
 )
-
-__all__ = ["run_import", "run_rebuild", "run_set"]
-
 
 # --- rebuild ----------------------------------------------------------------------------------------------------------
 
@@ -76,11 +73,11 @@ def _rebuild(config: Config, name: str, topic: str | None, yes: bool) -> list[Re
 
 def _print_rebuild_results(results: Iterable[tuple[str, RebuildResult]]) -> None:
     columns = [
-        Column("stream"),
-        Column("topic-partition"),
-        Column("committed", figure=True),
-        Column("chain ends", figure=True),
-        Column("result"),
+        PrintedColumn("stream"),
+        PrintedColumn("topic-partition"),
+        PrintedColumn("committed", figure=True),
+        PrintedColumn("chain ends", figure=True),
+        PrintedColumn("result"),
     ]
     print_table(
         columns,
@@ -188,10 +185,10 @@ def _secor_offsets(
 
 
 def _import(
-    services: Services, config: Config, stream: str, proposals: list[ImportProposal], origin: str
+    services: IngestServices, config: Config, stream: str, proposals: list[ImportProposal], origin: str
 ) -> dict[TopicPartition, str]:
     """Import the offsets, and return the error message of each topic-partition that failed."""
-    decision = Decision(f"imported from {origin}", current_user())
+    decision = DecisionRecord(f"imported from {origin}", current_user())
     results = import_offsets(services, config.stream(stream), proposals, decision)
     return {proposal.tp: trouble for proposal, trouble in results if trouble}
 
@@ -200,11 +197,11 @@ def _print_proposals(
     proposals: list[ImportProposal], start: object, *, done: bool, failures: dict[TopicPartition, str]
 ) -> None:
     columns = [
-        Column("topic-partition"),
-        Column("its offset", figure=True),
-        Column("Kafka holds from", figure=True),
-        Column("to", figure=True),
-        Column("result" if done else "effect of --yes"),
+        PrintedColumn("topic-partition"),
+        PrintedColumn("its offset", figure=True),
+        PrintedColumn("Kafka holds from", figure=True),
+        PrintedColumn("to", figure=True),
+        PrintedColumn("result" if done else "effect of --yes"),
     ]
     print_table(columns, (_cells(each, done=done, failures=failures) for each in proposals))
     importable = sum(each.check is ImportCheck.IMPORT for each in proposals)

@@ -13,7 +13,7 @@ from waybill.archive.ingest import connect
 from waybill.config.models import Config, StartPosition
 from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition
-from waybill.interfaces.cli.render import Column, count, print_json, print_table, time_text_of
+from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text_of
 from waybill.interfaces.cli.targets import StreamsAlone, load_streams, stream_names
 from waybill.services.coordination import Coordinator, Stop
 from waybill.services.kafka.kafka import LogRange
@@ -21,8 +21,6 @@ from waybill.services.store import Store
 
 if TYPE_CHECKING:
     from waybill.archive.ingest.slot_source import ShardState, SlotSource
-
-__all__ = ["Row", "run", "stream_offsets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +90,12 @@ def run(stream: str | None, *, as_json: bool) -> None:
 
 def _print_rows(rows: Sequence[Row], waiting: Sequence[ShardState]) -> None:
     columns = [
-        Column("stream"),
-        Column("topic-partition"),
-        Column("committed", figure=True),
-        Column("end", figure=True),
-        Column("lag", figure=True),
-        Column("state"),
+        PrintedColumn("stream"),
+        PrintedColumn("topic-partition"),
+        PrintedColumn("committed", figure=True),
+        PrintedColumn("end", figure=True),
+        PrintedColumn("lag", figure=True),
+        PrintedColumn("state"),
     ]
     print_table(
         columns,
@@ -115,7 +113,13 @@ def _print_shards(shards: Sequence[tuple[str, ShardState]]) -> None:
     if not shards:
         return
     typer.echo("")
-    columns = [Column("slot"), Column("shard"), Column("parents"), Column("archived to"), Column("state")]
+    columns = [
+        PrintedColumn("slot"),
+        PrintedColumn("shard"),
+        PrintedColumn("parents"),
+        PrintedColumn("archived to"),
+        PrintedColumn("state"),
+    ]
     print_table(
         columns,
         (

@@ -14,13 +14,11 @@ import typer
 from waybill.base.errors import ConfigError
 from waybill.config.models.enums import Severity
 from waybill.config.models.quantities import counted, format_duration
-from waybill.interfaces.cli.render import Column, count, print_json, print_table, time_text
+from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_catalog, parse_duration_option
 
 if TYPE_CHECKING:
     from waybill.tables.audit.decisions import DecisionKind
-
-__all__ = ["decide", "history", "show"]
 
 _Row = Mapping[str, Any]
 
@@ -46,7 +44,12 @@ def history(stream: str, since: str, *, as_json: bool) -> None:
         print_json([_document(results) for results in audits])
         return
     if audits:
-        columns = [Column("checked at"), Column("plan"), Column("checks", figure=True), Column("failed")]
+        columns = [
+            PrintedColumn("checked at"),
+            PrintedColumn("plan"),
+            PrintedColumn("checks", figure=True),
+            PrintedColumn("failed"),
+        ]
         print_table(columns, (_line(results) for results in audits))
     print(f"{stream}, last {format_duration(span)}: {counted(len(audits), 'audit')}", file=sys.stderr)
 
@@ -116,7 +119,7 @@ def _document(results: Sequence[_Row]) -> dict[str, Any]:
 def _print(stream: str, results: Sequence[_Row]) -> None:
     first = results[0]
     failed = [row for row in results if not row["success"]]
-    columns = [Column("result"), Column("check"), Column("observed")]
+    columns = [PrintedColumn("result"), PrintedColumn("check"), PrintedColumn("observed")]
     ordered = sorted(results, key=lambda row: (row["success"], list(Severity).index(Severity(row["severity"]))))
     print_table(columns, ([_verdict(row), _check_text(row), row["observed_value"] or "-"] for row in ordered))
     for row in failed:

@@ -14,7 +14,7 @@ import typer
 from waybill.base.errors import ConfigError
 from waybill.config.models.quantities import counted
 from waybill.interfaces.cli.render import (
-    Column,
+    PrintedColumn,
     bytes_document,
     bytes_text,
     count,
@@ -24,12 +24,10 @@ from waybill.interfaces.cli.render import (
     time_text_ms,
 )
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_catalog, open_store
-from waybill.tables.audit import Decision, DecisionKind
+from waybill.tables.audit import DecisionKind, HoldDecision
 from waybill.tables.quarantine.retry import retry_quarantine
 from waybill.tables.quarantine.row_filter import RowFilter, Target
-from waybill.tables.quarantine.view import Group, View, open_view, summarize
-
-__all__ = ["list_groups", "run_retry", "show_messages"]
+from waybill.tables.quarantine.view import QuarantineGroup, View, open_view, summarize
 
 _SHOWN_BYTES = 4096
 _HEX_BYTES_A_LINE = 32
@@ -55,16 +53,16 @@ def list_groups(stream: str, choice: RowFilter, *, as_json: bool) -> None:
     print(_closing_lines(stream, messages, moved), file=sys.stderr)
 
 
-def _print_groups(groups: Sequence[Group]) -> None:
+def _print_groups(groups: Sequence[QuarantineGroup]) -> None:
     columns = [
-        Column("reason"),
-        Column("parser"),
-        Column("topic"),
-        Column("messages", figure=True),
-        Column("first", figure=True),
-        Column("last", figure=True),
-        Column("since", figure=True),
-        Column("until", figure=True),
+        PrintedColumn("reason"),
+        PrintedColumn("parser"),
+        PrintedColumn("topic"),
+        PrintedColumn("messages", figure=True),
+        PrintedColumn("first", figure=True),
+        PrintedColumn("last", figure=True),
+        PrintedColumn("since", figure=True),
+        PrintedColumn("until", figure=True),
     ]
     print_table(
         columns,
@@ -101,7 +99,7 @@ def _no_message(stream: str) -> str:
     return f"no such message of {stream} is in quarantine"
 
 
-def _document(group: Group) -> dict[str, Any]:
+def _document(group: QuarantineGroup) -> dict[str, Any]:
     return {
         "reason": group.reason,
         "parser": group.parser,
@@ -242,8 +240,8 @@ def run_retry(
         typer.echo(_printable(line))
 
 
-def _accept(reason: str, by: str | None) -> Decision:
+def _accept(reason: str, by: str | None) -> HoldDecision:
     if not reason.strip():
         raise ConfigError("--accept-failed-checks is empty: give the reason; it is stored with the retry")
     given = make_decision(reason, by)
-    return Decision(DecisionKind.RELEASED, given.by, given.reason, datetime.now(UTC))
+    return HoldDecision(DecisionKind.RELEASED, given.by, given.reason, datetime.now(UTC))

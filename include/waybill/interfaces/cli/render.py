@@ -16,17 +16,6 @@ from rich.table import Table
 
 from waybill.base.printable import printable
 
-__all__ = [
-    "Column",
-    "bytes_document",
-    "bytes_text",
-    "count",
-    "print_json",
-    "print_table",
-    "time_text",
-    "time_text_ms",
-]
-
 _WIDTH_WITHOUT_TERMINAL = 10_000
 _COLUMN_DISTANCE = 2
 _MIN_NAME_WIDTH = 24
@@ -37,7 +26,7 @@ _UNITS = ("KB", "MB", "GB", "TB", "PB")
 
 
 @dataclass(frozen=True)
-class Column:
+class PrintedColumn:
     """A column of a table.
 
     Figures are aligned to the right and never broken. Names are wrapped to the next line if the terminal is narrow, but
@@ -48,7 +37,7 @@ class Column:
     figure: bool = False
 
 
-def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+def print_table(columns: Sequence[PrintedColumn], rows: Iterable[Sequence[str]]) -> None:
     """Print a table to stdout: as wide as the terminal, or as wide as it needs to be if stdout is no terminal.
 
     A cell that cannot be wrapped makes the table wider than the terminal; it is not cut.
@@ -73,7 +62,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Non
         typer.echo(line.rstrip())
 
 
-def _min_width(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> int:
+def _min_width(columns: Sequence[PrintedColumn], cells: Sequence[Sequence[str]]) -> int:
     """Return the width below which a figure would be cut, or a name wrapped into pieces too small to read."""
     widths = (max(map(len, column)) for column in zip(*cells, strict=True))
     return sum(

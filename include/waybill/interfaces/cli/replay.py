@@ -17,25 +17,13 @@ from waybill.config.connections import find_connection
 from waybill.config.connections.database import DatabaseEndpoint
 from waybill.config.models import Config
 from waybill.config.models.quantities import counted, rough_duration
-from waybill.interfaces.cli.render import Column, bytes_text, count, print_json, print_table
+from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_json, print_table
 from waybill.interfaces.cli.targets import current_user, load_streams
 from waybill.replay.requests.database import Database
 from waybill.replay.requests.queue import MAX_PAGE, Page, Queue
 from waybill.replay.requests.request import parse_request, replay_of, time_text_of
-from waybill.replay.requests.states import State
+from waybill.replay.requests.states import RequestState
 from waybill.replay.requests.stored import RejectedMessage, StoredRequest
-
-__all__ = [
-    "cancel",
-    "create",
-    "index_streams",
-    "migrate_database",
-    "print_list",
-    "print_rejected",
-    "serve_requests",
-    "show",
-    "target_of",
-]
 
 
 def target_of(*, webhook: str | None, kafka: str | None, s3: str | None) -> dict[str, str]:
@@ -88,17 +76,17 @@ def _print_page(page: Page) -> None:
         typer.echo("there is no replay request" + " that can be read" * bool(page.unreadable), err=True)
         return
     columns = [
-        Column("id"),
-        Column("state"),
-        Column("stream"),
-        Column("keys", figure=True),
-        Column("from"),
-        Column("to"),
-        Column("target"),
-        Column("read", figure=True),
-        Column("delivered", figure=True),
-        Column("rejected", figure=True),
-        Column("requester"),
+        PrintedColumn("id"),
+        PrintedColumn("state"),
+        PrintedColumn("stream"),
+        PrintedColumn("keys", figure=True),
+        PrintedColumn("from"),
+        PrintedColumn("to"),
+        PrintedColumn("target"),
+        PrintedColumn("read", figure=True),
+        PrintedColumn("delivered", figure=True),
+        PrintedColumn("rejected", figure=True),
+        PrintedColumn("requester"),
     ]
     print_table(columns, [_row(stored) for stored in page])
     if page.next_before is not None:
@@ -121,7 +109,12 @@ def print_rejected(request_id: str, *, as_json: bool) -> None:
     if as_json:
         print_json([message.document() for message in found])
     elif found:
-        columns = [Column("topic"), Column("partition", figure=True), Column("offset", figure=True), Column("reason")]
+        columns = [
+            PrintedColumn("topic"),
+            PrintedColumn("partition", figure=True),
+            PrintedColumn("offset", figure=True),
+            PrintedColumn("reason"),
+        ]
         print_table(columns, [[each.topic, str(each.partition), str(each.offset), each.reason] for each in found])
     else:
         typer.echo("the target rejected no message", err=True)
@@ -168,7 +161,10 @@ def index_streams(streams: list[str], *, as_json: bool) -> None:
     if as_json:
         print_json({name: dataclasses.asdict(each.figures) for name, each in done.items()})
     else:
-        columns = [Column("stream"), *(Column(name, figure=True) for name in ("objects", "messages", "read", "index"))]
+        columns = [
+            PrintedColumn("stream"),
+            *(PrintedColumn(name, figure=True) for name in ("objects", "messages", "read", "index")),
+        ]
         rows = [
             [name, count(f.objects), count(f.messages), bytes_text(f.archived_bytes), bytes_text(f.index_bytes)]
             for name, f in ((name, each.figures) for name, each in done.items())
@@ -197,11 +193,11 @@ def _open_queue(config: Config) -> Iterator[Queue]:
         yield Queue(database, replay_of(config).quotas)
 
 
-def _state(text: str | None) -> State | None:
+def _state(text: str | None) -> RequestState | None:
     try:
-        return None if text is None else State(text.lower())
+        return None if text is None else RequestState(text.lower())
     except ValueError:
-        raise ReplayRefused(f"{text!r} is no state; there are: {', '.join(State)}", "--state") from None
+        raise ReplayRefused(f"{text!r} is no state; there are: {', '.join(RequestState)}", "--state") from None
 
 
 def _row(stored: StoredRequest) -> list[str]:

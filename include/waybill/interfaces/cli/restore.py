@@ -15,11 +15,11 @@ from typing import Any
 import typer
 
 from waybill.archive.restore import (
-    Move,
+    GroupMove,
     PartitionResult,
-    Plan,
-    Request,
-    Status,
+    RestorePlan,
+    RestoreRequest,
+    RestoreStatus,
     begin_restore,
     compare_restore,
     find_plan,
@@ -33,18 +33,16 @@ from waybill.base.errors import RestoreRefused, UnexpectedFailure, WaybillError
 from waybill.config.connections import KafkaEndpoint, find_connection
 from waybill.config.models import Config
 from waybill.config.names import TopicPartition
-from waybill.interfaces.cli.render import Column, bytes_text, count, print_json, print_table, time_text
+from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_store
 from waybill.watch.ledger.signature import read_signing_key, sign
-
-__all__ = ["begin", "print_status", "run_groups", "run_plan", "run_restore", "run_verify"]
 
 logger = logging.getLogger(__name__)
 
 _KAFKA_TIMEOUT = timedelta(seconds=10)
 
 
-def run_plan(request: Request, *, as_json: bool) -> None:
+def run_plan(request: RestoreRequest, *, as_json: bool) -> None:
     """Print the preview of a restore. Exit with 1 if the preflight refuses it."""
     preview = preview_restore(load_streams(), request)
     if as_json:
@@ -69,11 +67,11 @@ def run_plan(request: Request, *, as_json: bool) -> None:
     else:
         print_table(
             [
-                Column("from"),
-                Column("to"),
-                Column("offsets"),
-                Column("objects", figure=True),
-                Column("bytes", figure=True),
+                PrintedColumn("from"),
+                PrintedColumn("to"),
+                PrintedColumn("offsets"),
+                PrintedColumn("objects", figure=True),
+                PrintedColumn("bytes", figure=True),
             ],
             [
                 [
@@ -92,7 +90,7 @@ def run_plan(request: Request, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def begin(request: Request, reason: str, by: str | None, *, as_json: bool) -> str:
+def begin(request: RestoreRequest, reason: str, by: str | None, *, as_json: bool) -> str:
     """Store the plan of a restore and return its id."""
     decision = make_decision(reason, by)
     plan = begin_restore(load_streams(), request, by=decision.by, reason=decision.reason)
@@ -150,13 +148,13 @@ def _result(result: PartitionResult) -> dict[str, Any]:
 
 def _print_results(restore: str, results: Sequence[PartitionResult], *, stopped: bool) -> None:
     columns = [
-        Column("from"),
-        Column("to"),
-        Column("messages", figure=True),
-        Column("batches", figure=True),
-        Column("encoded", figure=True),
-        Column("target end", figure=True),
-        Column("state"),
+        PrintedColumn("from"),
+        PrintedColumn("to"),
+        PrintedColumn("messages", figure=True),
+        PrintedColumn("batches", figure=True),
+        PrintedColumn("encoded", figure=True),
+        PrintedColumn("target end", figure=True),
+        PrintedColumn("state"),
     ]
     rows = [
         [
@@ -202,13 +200,13 @@ def print_status(restore: str | None, *, as_json: bool) -> None:
         typer.echo("there is no restore", err=True)
     elif restore is None:
         columns = [
-            Column("id"),
-            Column("stream"),
-            Column("to"),
-            Column("state"),
-            Column("by"),
-            Column("begun"),
-            Column("reason"),
+            PrintedColumn("id"),
+            PrintedColumn("stream"),
+            PrintedColumn("to"),
+            PrintedColumn("state"),
+            PrintedColumn("by"),
+            PrintedColumn("begun"),
+            PrintedColumn("reason"),
         ]
         rows = [
             [plan.id, plan.stream, plan.connection, _text_of(status), plan.by, time_text(plan.at), plan.reason]
@@ -219,7 +217,7 @@ def print_status(restore: str | None, *, as_json: bool) -> None:
         _print_partitions(*found[0])
 
 
-def _status_of(store: Any, plan: Plan) -> Status | str:
+def _status_of(store: Any, plan: RestorePlan) -> RestoreStatus | str:
     try:
         return read_status(store, plan)
     except WaybillError as error:
@@ -230,17 +228,22 @@ def _status_of(store: Any, plan: Plan) -> Status | str:
         return str(failure)
 
 
-def _text_of(status: Status | str) -> str:
+def _text_of(status: RestoreStatus | str) -> str:
     if isinstance(status, str):
         return f"unknown: {status}"
     return "complete" if status.is_complete else "not complete"
 
 
-def _print_partitions(plan: Plan, status: Status | str) -> None:
+def _print_partitions(plan: RestorePlan, status: RestoreStatus | str) -> None:
     if isinstance(status, str):
         typer.echo(status, err=True)
         raise typer.Exit(1)
-    columns = [Column("from"), Column("to"), Column("offsets"), Column("messages in the target", figure=True)]
+    columns = [
+        PrintedColumn("from"),
+        PrintedColumn("to"),
+        PrintedColumn("offsets"),
+        PrintedColumn("messages in the target", figure=True),
+    ]
     rows = [
         [str(each.source), str(each.target), f"{each.first_offset}–{each.next_offset - 1}", _messages(status, each)]
         for each in plan.partitions
@@ -251,14 +254,14 @@ def _print_partitions(plan: Plan, status: Status | str) -> None:
     typer.echo(_text_of(status))
 
 
-def _messages(status: Status, partition: Any) -> str:
+def _messages(status: RestoreStatus, partition: Any) -> str:
     messages = status.messages(partition)
     return ("" if status.is_complete else "no answer") if messages is None else count(messages)
 
 
-def _status_document(plan: Plan, status: Status | str) -> dict[str, Any]:
+def _status_document(plan: RestorePlan, status: RestoreStatus | str) -> dict[str, Any]:
     document: dict[str, Any] = {**plan.document(), "state": _text_of(status)}
-    if isinstance(status, Status):
+    if isinstance(status, RestoreStatus):
         for each, partition in zip(document["partitions"], plan.partitions, strict=True):
             each["messages"] = status.messages(partition)
     return document
@@ -271,7 +274,12 @@ def run_verify(restore: str, sign_with: str | None, *, as_json: bool) -> None:
     if as_json or key is not None:
         print_json(report if key is None else sign(report, key, "report"))
     else:
-        columns = [Column("from"), Column("to"), Column("equal messages", figure=True), Column("result")]
+        columns = [
+            PrintedColumn("from"),
+            PrintedColumn("to"),
+            PrintedColumn("equal messages", figure=True),
+            PrintedColumn("result"),
+        ]
         rows = [
             [each["source"], each["target"], count(each["messages"]), each["difference"] or "equal"]
             for each in report["partitions"]
@@ -293,18 +301,18 @@ def run_groups(
         print_json([move.document() for move in moves])
         return
     columns = [
-        Column("group"),
-        Column("from"),
-        Column("offset", figure=True),
-        Column("to"),
-        Column("present", figure=True),
-        Column("continues at", figure=True),
-        Column("state"),
+        PrintedColumn("group"),
+        PrintedColumn("from"),
+        PrintedColumn("offset", figure=True),
+        PrintedColumn("to"),
+        PrintedColumn("present", figure=True),
+        PrintedColumn("continues at", figure=True),
+        PrintedColumn("state"),
     ]
     print_table(columns, [_move_row(move) for move in moves])
 
 
-def _move_row(move: Move) -> list[str]:
+def _move_row(move: GroupMove) -> list[str]:
     present = "" if move.present_offset is None else str(move.present_offset)
     return [
         move.group,

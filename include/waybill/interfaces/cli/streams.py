@@ -12,13 +12,13 @@ import typer
 from waybill.base.errors import ConfigError
 from waybill.base.printable import printable
 from waybill.config.models import Config
-from waybill.interfaces.cli.render import Column, print_json, print_table, time_text_of
+from waybill.interfaces.cli.render import PrintedColumn, print_json, print_table, time_text_of
 from waybill.interfaces.cli.targets import load_streams, make_decision
 from waybill.services.coordination import (
+    GroupProblem,
     GroupProblems,
     Pause,
     PauseAction,
-    Problem,
     Stage,
     StreamPauses,
     ZooKeeperSession,
@@ -28,18 +28,16 @@ from waybill.watch.incidents.book_store import BookStore
 from waybill.watch.incidents.finding import CONFIG, TASKS
 from waybill.watch.incidents.incident import Incident
 
-__all__ = ["list_streams", "run_decision"]
-
 
 @dataclass(frozen=True, slots=True)
-class _StreamState:
+class _ShownStream:
     """A stream as the commands show it."""
 
     name: str
     dags: Mapping[str, str]
     """The DAG of each stage."""
     pauses: StreamPauses
-    problems: Sequence[Problem]
+    problems: Sequence[GroupProblem]
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -52,7 +50,7 @@ def list_streams(*, as_json: bool) -> None:
     if as_json:
         print_json([_to_json(stream) for stream in streams])
         return
-    columns = (Column("stream"), Column("ingest"), Column("tables"), Column("state"))
+    columns = (PrintedColumn("stream"), PrintedColumn("ingest"), PrintedColumn("tables"), PrintedColumn("state"))
     print_table(columns, [_to_row(stream) for stream in streams])
     for stream in streams:
         for stages, pause in _by_decision(stream.pauses):
@@ -71,7 +69,7 @@ def _lines(text: str) -> str:
     return "\n".join(printable(line) for line in text.split("\n"))
 
 
-def _read_states(config: Config) -> list[_StreamState]:
+def _read_states(config: Config) -> list[_ShownStream]:
     root, names = config.zookeeper.root, list(config.streams)
     with ZooKeeperSession.of(config) as session:
         pauses = read_pauses(session, root, names)
@@ -82,7 +80,7 @@ def _read_states(config: Config) -> list[_StreamState]:
         ]
         incidents = [each for each in BookStore(root, session, None).load().incidents if each.is_open]
     states = [
-        _StreamState(
+        _ShownStream(
             name,
             _dags(config, name),
             pauses[name],
@@ -91,16 +89,16 @@ def _read_states(config: Config) -> list[_StreamState]:
         for name in names
     ]
     broken = [
-        _StreamState(name, {}, StreamPauses(), [Problem(name, "ConfigError", text)])
+        _ShownStream(name, {}, StreamPauses(), [GroupProblem(name, "ConfigError", text)])
         for name, text in config.broken.items()
     ]
     return sorted(states + broken, key=lambda state: state.name)
 
 
-def _incidents(incidents: Sequence[Incident], name: str, dags: Mapping[str, str]) -> list[Problem]:
+def _incidents(incidents: Sequence[Incident], name: str, dags: Mapping[str, str]) -> list[GroupProblem]:
     """Return what the watch found about the DAGs of a stream, and about its config, as problems."""
     return [
-        Problem(name, f"incident: {each.promise}", f"{each.figure}: {each.detail}", each.since_ms)
+        GroupProblem(name, f"incident: {each.promise}", f"{each.figure}: {each.detail}", each.since_ms)
         for each in incidents
         if (each.promise == TASKS and each.subject in dags.values())
         or (each.promise == CONFIG and each.stream in ("", name))
@@ -113,7 +111,7 @@ def _dags(config: Config, name: str) -> dict[str, str]:
     return {stage: section.dag_id(stage, name) for stage, section in sections.items() if section is not None}
 
 
-def _to_row(stream: _StreamState) -> tuple[str, ...]:
+def _to_row(stream: _ShownStream) -> tuple[str, ...]:
     paused = stream.pauses.active()
     state = [f"paused: {', '.join(sorted(paused))}"] if paused else []
     state += sorted({problem.error for problem in stream.problems})
@@ -129,7 +127,7 @@ def _by_decision(pauses: StreamPauses) -> list[tuple[str, Pause]]:
     return [(", ".join(each), pause) for pause, each in stages.items()]
 
 
-def _to_json(stream: _StreamState) -> dict[str, Any]:
+def _to_json(stream: _ShownStream) -> dict[str, Any]:
     return {
         "stream": stream.name,
         "dags": dict(stream.dags),

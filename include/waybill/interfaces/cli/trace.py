@@ -15,8 +15,6 @@ from waybill.interfaces.cli.targets import load_streams
 from waybill.tables.quarantine.row_filter import Target
 from waybill.watch.trace import Traced, find_places, open_services, trace_message
 
-__all__ = ["run_trace"]
-
 
 def run_trace(stream: str, place: str | None, message_id: str | None, *, as_json: bool) -> None:
     """Print what is known of a message; see `waybill trace --help`."""

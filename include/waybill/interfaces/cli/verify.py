@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from waybill.base.errors import WaybillError
 from waybill.config.models import Config
 from waybill.config.models.quantities import counted
-from waybill.interfaces.cli.render import Column, bytes_text, count, print_json, print_table
+from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_json, print_table
 from waybill.interfaces.cli.targets import (
     StreamsAlone,
     load_streams,
@@ -22,9 +22,7 @@ from waybill.interfaces.cli.targets import (
     open_store,
     stream_names,
 )
-from waybill.watch.verify import Report, verify_stream
-
-__all__ = ["run"]
+from waybill.watch.verify import VerifyReport, verify_stream
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +46,7 @@ def run(stream: str | None, *, table: bool, keys: bool, as_json: bool) -> None:
             raise typer.Exit(1)
 
 
-def _verify_alone(config: Config, name: str, *, table: bool, keys: bool) -> Report:
+def _verify_alone(config: Config, name: str, *, table: bool, keys: bool) -> VerifyReport:
     """Return the report of a stream. An exception that no code expects is a fault in it, and the others are verified.
 
     Raises the errors of Waybill, such as a service that does not answer.
@@ -58,12 +56,12 @@ def _verify_alone(config: Config, name: str, *, table: bool, keys: bool) -> Repo
     except WaybillError:
         raise
     except Exception as error:
-        report = Report(name, config.stream(name).generation)
+        report = VerifyReport(name, config.stream(name).generation)
         report.add_unexpected(f"the check of stream {name}", error)
         return report
 
 
-def _verify(config: Config, name: str, *, table: bool, keys: bool) -> Report:
+def _verify(config: Config, name: str, *, table: bool, keys: bool) -> VerifyReport:
     with (
         open_store(config) as store,
         open_coordinator(config, name) as coordinator,
@@ -113,7 +111,7 @@ class _Bar:
             self._progress.advance(self._task, steps)
 
 
-def _print(reports: list[Report]) -> None:
+def _print(reports: list[VerifyReport]) -> None:
     for report in reports:
         for fault in report.faults:
             typer.echo(f"{report.stream}: {fault}")
@@ -139,15 +137,15 @@ def _print(reports: list[Report]) -> None:
         typer.echo(f"\nsound: nothing lost, nothing repeated{keys}")
 
 
-def _print_figures(reports: list[Report], titles: Sequence[str]) -> None:
+def _print_figures(reports: list[VerifyReport], titles: Sequence[str]) -> None:
     """Print one table of figures. Those of the archive and of the tables together would not fit into 80 columns."""
     print_table(
-        [Column("stream"), *(Column(title, figure=True) for title in titles)],
+        [PrintedColumn("stream"), *(PrintedColumn(title, figure=True) for title in titles)],
         ([report.stream, *(_figure(report, title) for title in titles)] for report in reports),
     )
 
 
-def _figure(report: Report, title: str) -> str:
+def _figure(report: VerifyReport, title: str) -> str:
     if title in _OF_TABLES and not report.table_checked:
         return "-"
     figure = getattr(report.figures, title)

@@ -33,19 +33,6 @@ from waybill.watch.promises.action_log import (
     record_outcome,
 )
 
-__all__ = [
-    "FIELDS",
-    "Actions",
-    "Operation",
-    "Order",
-    "Refusal",
-    "RunState",
-    "SentForm",
-    "Taken",
-    "Trigger",
-    "TriggerRefused",
-]
-
 logger = logging.getLogger(__name__)
 
 MAX_REASON = 500
@@ -115,7 +102,7 @@ class SentForm:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ActionRefusal:
     """An action that was not taken, nor recorded."""
 
     status: int
@@ -152,7 +139,7 @@ class Actions:
         self._lock = threading.Lock()
         self._kept: OrderedDict[ActionPlace, Taken] = OrderedDict()
 
-    def take(self, sent: SentForm) -> ActionPlace | Refusal:
+    def take(self, sent: SentForm) -> ActionPlace | ActionRefusal:
         """Take an action, unless this form was sent before. Return where it is recorded, done or not.
 
         Nothing is done for a user without the role, without a reason, or while the record cannot be stored.
@@ -163,11 +150,11 @@ class Actions:
         command = command_of(action, fields, reason or "…", viewer.name)
         if viewer.role < ACTION_ROLES[action]:
             needed = ACTION_ROLES[action].name.lower()
-            return Refusal(403, f"you are {viewer.role.name.lower()}, and this needs the role {needed}", command)
+            return ActionRefusal(403, f"you are {viewer.role.name.lower()}, and this needs the role {needed}", command)
         if not reason:
-            return Refusal(422, "give the reason: it is stored with the action", command)
+            return ActionRefusal(422, "give the reason: it is stored with the action", command)
         if not self._running.acquire(blocking=False):
-            return Refusal(503, f"{_BUSY}: nothing was done; try again in a moment", command)
+            return ActionRefusal(503, f"{_BUSY}: nothing was done; try again in a moment", command)
         try:
             form_ms = time_of_page_key(sent.page_key)
             place = ActionPlace.of(form_ms, sent.page_key, viewer.name, action, fields, reason)
@@ -180,7 +167,7 @@ class Actions:
                     self._note(store, record, self._do(action, order))
             return place
         except WaybillError as error:
-            return Refusal(503, f"not done, since it cannot be recorded: {error}", command)
+            return ActionRefusal(503, f"not done, since it cannot be recorded: {error}", command)
         finally:
             self._running.release()
 

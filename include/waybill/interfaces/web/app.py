@@ -1,6 +1,6 @@
 """The pages, as a FastAPI app: server-rendered HTML, fragments of it for polling, and forms of actions.
 
-Who calls is decided outside: `create_app` gets a FastAPI dependency that returns the `Caller`, or raises an
+Who calls is decided outside: `create_app` gets a FastAPI dependency that returns the `PageCaller`, or raises an
 `HTTPException`. Every route depends on it but the static files, which tell nothing.
 
 A page is made of the status document in this process's memory. Pages of the same ten seconds and the same role are the
@@ -30,22 +30,20 @@ from starlette.exceptions import HTTPException
 from waybill.base.errors import WaybillError
 from waybill.config.connections.masking import without_urls
 from waybill.config.models.quantities import counted
-from waybill.interfaces.web.actions import Actions, Refusal, RunState, SentForm, Trigger
+from waybill.interfaces.web.actions import ActionRefusal, Actions, RunState, SentForm, Trigger
 from waybill.interfaces.web.csrf import COOKIE, csrf_token, is_own_origin, new_cookie, new_page_key, page_key_of
 from waybill.interfaces.web.forms import ActionName
-from waybill.interfaces.web.frame import Frame, Links, Message, Role, Viewer, freshness_of
+from waybill.interfaces.web.frame import Links, MessagePage, PageFrame, Role, Viewer, freshness_of
 from waybill.interfaces.web.other_pages import cost_page, incidents_page, kafka_page, replays_page, seen_replays
 from waybill.interfaces.web.reading import Known, StatusReader
 from waybill.interfaces.web.rendering import Renderer
 from waybill.interfaces.web.result_page import refusal_page, taken_page
 from waybill.interfaces.web.stream_page import stream_page
 from waybill.interfaces.web.streams_page import streams_page
-from waybill.interfaces.web.topic_partition_rows import Choice
+from waybill.interfaces.web.topic_partition_rows import TopicPartitionFilter
 from waybill.interfaces.web.trace_page import TracePage, TraceQuery
 from waybill.watch.promises.action_log import ActionPlace
-from waybill.watch.promises.status import Status
-
-__all__ = ["Caller", "Site", "Tracer", "create_app"]
+from waybill.watch.promises.status import WatchStatus
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +68,7 @@ _NO_USER = Viewer("", Role.VIEWER)
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class PageCaller:
     """Who calls."""
 
     viewer: Viewer
@@ -119,7 +117,7 @@ class Tracer(Protocol):
 
 def create_app(
     reader: StatusReader,
-    authenticate: Callable[..., Caller],
+    authenticate: Callable[..., PageCaller],
     actions: Actions,
     site: Site,
     *,
@@ -158,7 +156,7 @@ class _InThread:
 
 def _slow(
     pages: "_Pages",
-    authenticate: Callable[..., Caller],
+    authenticate: Callable[..., PageCaller],
     actions: Actions,
     tracer: Tracer | None,
     in_thread: _InThread,
@@ -168,60 +166,60 @@ def _slow(
     who = Depends(authenticate)
 
     @router.get("/trace")
-    async def trace(request: Request, caller: Caller = who) -> Response:
+    async def trace(request: Request, caller: PageCaller = who) -> Response:
         return await in_thread(pages.trace, request, caller, tracer)
 
     @router.get("/trace/value")
-    async def value(request: Request, caller: Caller = who) -> Response:
+    async def value(request: Request, caller: PageCaller = who) -> Response:
         return await in_thread(pages.value, request, caller, tracer)
 
     @router.post("/actions/{action}")
-    async def act(request: Request, action: str, caller: Caller = who) -> Response:
+    async def act(request: Request, action: str, caller: PageCaller = who) -> Response:
         form = await _form(request)
         return await in_thread(pages.act, request, caller, action, form, actions)
 
     @router.get("/actions/taken/{place}")
-    async def taken(request: Request, place: str, caller: Caller = who) -> Response:
+    async def taken(request: Request, place: str, caller: PageCaller = who) -> Response:
         return await in_thread(pages.taken, request, caller, place, actions)
 
     @router.get("/fragments/taken/{place}")
-    async def taken_fragment(request: Request, place: str, caller: Caller = who) -> Response:
+    async def taken_fragment(request: Request, place: str, caller: PageCaller = who) -> Response:
         return await in_thread(pages.taken_fragment, request, caller, place, actions)
 
     return router
 
 
-def _polled(pages: "_Pages", authenticate: Callable[..., Caller]) -> APIRouter:
+def _polled(pages: "_Pages", authenticate: Callable[..., PageCaller]) -> APIRouter:
     """Return the routes that a page asks for again and again."""
     router = APIRouter()
     who = Depends(authenticate)
 
     @router.get("/fragments/streams/{name}")
-    def stream_fragment(request: Request, name: str, caller: Caller = who) -> Response:
+    def stream_fragment(request: Request, name: str, caller: PageCaller = who) -> Response:
         return pages.fragment(request, caller, "stream", name)
 
     @router.get("/fragments/{page}")
-    def fragment(request: Request, page: str, caller: Caller = who) -> Response:
+    def fragment(request: Request, page: str, caller: PageCaller = who) -> Response:
         return pages.fragment(request, caller, page)
 
     @router.get("/api/status")
-    def status(request: Request, caller: Caller = who) -> Response:
+    def status(request: Request, caller: PageCaller = who) -> Response:
         return pages.status(request, caller.viewer)
 
     return router
 
 
-def _viewed(pages: "_Pages", authenticate: Callable[..., Caller]) -> APIRouter:
+def _viewed(pages: "_Pages", authenticate: Callable[..., PageCaller]) -> APIRouter:
     """Return the routes that people open, and those of files."""
     router = APIRouter()
     who = Depends(authenticate)
 
     @router.get("/")
-    def streams(request: Request, caller: Caller = who) -> Response:
+    def streams(request: Request, caller: PageCaller = who) -> Response:
         return pages.full(request, caller, "streams")
 
     @router.get("/streams/{name}")
-    def stream(request: Request, name: str, caller: Caller = who) -> Response:
+    def stream(request: Request, name: str, caller: PageCaller = who) -> Response:
         return pages.full(request, caller, "stream", name)
 
     @router.get("/static/{name}")
@@ -229,7 +227,7 @@ def _viewed(pages: "_Pages", authenticate: Callable[..., Caller]) -> APIRouter:
         return pages.static(request, name)
 
     @router.get("/{page}")
-    def other(request: Request, page: str, caller: Caller = who) -> Response:
+    def other(request: Request, page: str, caller: PageCaller = who) -> Response:
         return pages.full(request, caller, page)
 
     return router
@@ -247,7 +245,7 @@ async def _form(request: Request) -> dict[str, str]:
     return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
 
 
-_Make = Callable[[Status, Links, Viewer, int], Any]
+_Make = Callable[[WatchStatus, Links, Viewer, int], Any]
 _MODELS: Mapping[str, tuple[str, str, _Make]] = {
     "streams": ("Streams", "/", streams_page),
     "incidents": ("Incidents", "/incidents", incidents_page),
@@ -268,14 +266,14 @@ class _Pages:
         self._now_ms = now_ms
         self._kept: OrderedDict[Any, str] = OrderedDict()
         self._lock = threading.Lock()
-        self._json: dict[str | None, tuple[Status, bytes]] = {}
+        self._json: dict[str | None, tuple[WatchStatus, bytes]] = {}
         """By user; None: who may see the replay requests of all."""
 
-    def full(self, request: Request, caller: Caller, template: str, name: str | None = None) -> Response:
+    def full(self, request: Request, caller: PageCaller, template: str, name: str | None = None) -> Response:
         """Return a whole page."""
         return self._answer(request, caller, self._html(request, caller, template, name, "{}.html"))
 
-    def fragment(self, request: Request, caller: Caller, template: str, name: str | None = None) -> Response:
+    def fragment(self, request: Request, caller: PageCaller, template: str, name: str | None = None) -> Response:
         """Return the part of a page that changes; 304 if it has not."""
         html = self._html(request, caller, template, name, "fragments/{}.html")
         return self._changed(request, caller, html)
@@ -303,7 +301,7 @@ class _Pages:
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
         return _with_etag(request, response)
 
-    def trace(self, request: Request, caller: Caller, tracer: Tracer | None) -> Response:
+    def trace(self, request: Request, caller: PageCaller, tracer: Tracer | None) -> Response:
         """Return the page Trace, with what is found for the query of its form."""
         query = _query(request)
         known, links = self._reader.known(), self._links(request)
@@ -316,7 +314,7 @@ class _Pages:
         frame = self._frame(request, caller.viewer, known, "trace", "Trace", None)
         return self._answer(request, caller, self._renderer.render("trace.html", frame, page), 422 if wrong else 200)
 
-    def value(self, request: Request, caller: Caller, tracer: Tracer | None) -> Response:
+    def value(self, request: Request, caller: PageCaller, tracer: Tracer | None) -> Response:
         """Return the bytes of a message's value, to download. The log names who did."""
         if tracer is None:
             raise HTTPException(404, "messages cannot be traced here")
@@ -337,7 +335,9 @@ class _Pages:
         headers = {"Content-Disposition": 'attachment; filename="value.bin"', "Cache-Control": "private, no-store"}
         return Response(content, media_type="application/octet-stream", headers=headers)
 
-    def act(self, request: Request, caller: Caller, action: str, form: Mapping[str, str], actions: Actions) -> Response:
+    def act(
+        self, request: Request, caller: PageCaller, action: str, form: Mapping[str, str], actions: Actions
+    ) -> Response:
         """Take an action, and lead to the page that says what came of it. So a reload of that page repeats nothing."""
         page_key = self._refuse_forged(request, caller.viewer, form)
         if action not in list(ActionName):
@@ -346,18 +346,18 @@ class _Pages:
         back = _own_path(links, form.get("back", ""))
         wanted = SentForm(ActionName(action), form, caller.viewer, page_key, caller.trigger, links.run)
         found = actions.take(wanted)
-        if isinstance(found, Refusal):
+        if isinstance(found, ActionRefusal):
             frame = self._frame(request, caller.viewer, self._reader.known(), "", action.title(), None)
             html = self._renderer.render("result.html", frame, refusal_page(found, back))
             return self._answer(request, caller, html, found.status)
         address = links.page(f"/actions/taken/{found}?{urlencode({'back': back})}")
         return RedirectResponse(address, 303, {"Cache-Control": "no-store"})
 
-    def taken(self, request: Request, caller: Caller, place: str, actions: Actions) -> Response:
+    def taken(self, request: Request, caller: PageCaller, place: str, actions: Actions) -> Response:
         """Return the page that says what came of an action. It is polled until nothing is to be expected any more."""
         return self._answer(request, caller, self._taken_html(request, caller, place, actions, "result.html"))
 
-    def taken_fragment(self, request: Request, caller: Caller, place: str, actions: Actions) -> Response:
+    def taken_fragment(self, request: Request, caller: PageCaller, place: str, actions: Actions) -> Response:
         """Return the part of that page that changes."""
         return self._changed(
             request, caller, self._taken_html(request, caller, place, actions, "fragments/result.html")
@@ -375,7 +375,7 @@ class _Pages:
             return RedirectResponse(self._login(request), 302)
         sign_in = self._login(request) if error.status_code == 401 and request.method == "GET" else ""
         title = _TITLES.get(error.status_code, "Refused")
-        message = Message(title, str(error.detail), "", error.status_code, sign_in)
+        message = MessagePage(title, str(error.detail), "", error.status_code, sign_in)
         frame = self._frame(request, _NO_USER, Known(None, ""), "", message.title, None)
         return HTMLResponse(self._renderer.render("message.html", frame, message), error.status_code)
 
@@ -389,7 +389,7 @@ class _Pages:
             here = here.replace(scheme=base.scheme, netloc=base.netloc)
         return self._site.login_url(str(here))
 
-    def _taken_html(self, request: Request, caller: Caller, place: str, actions: Actions, template: str) -> str:
+    def _taken_html(self, request: Request, caller: PageCaller, place: str, actions: Actions, template: str) -> str:
         """Return the HTML of the page of an action."""
         links, known = self._links(request), self._reader.known()
         parsed = ActionPlace.parse(place)
@@ -413,16 +413,16 @@ class _Pages:
 
     def _frame(
         self, request: Request, viewer: Viewer, known: Known, name: str, title: str, fragment: str | None
-    ) -> Frame:
+    ) -> PageFrame:
         links, now_ms = self._links(request), self._now_ms() // _BUCKET_MS * _BUCKET_MS
         freshness = freshness_of(known.status, known.problem, now_ms)
         back = request.url.path if request.method == "GET" else links.page("/")
-        return Frame.of(name, title, links, viewer, _TOKEN_PLACE, freshness, fragment=fragment, back=back)
+        return PageFrame.of(name, title, links, viewer, _TOKEN_PLACE, freshness, fragment=fragment, back=back)
 
-    def _html(self, request: Request, caller: Caller, template: str, name: str | None, path: str) -> str:
+    def _html(self, request: Request, caller: PageCaller, template: str, name: str | None, path: str) -> str:
         """Return the HTML of a page, with a placeholder for the token."""
         known, links, viewer = self._reader.known(), self._links(request), caller.viewer
-        choice = Choice() if name is None else Choice.of(request.query_params)
+        choice = TopicPartitionFilter() if name is None else TopicPartitionFilter.of(request.query_params)
         now_ms = self._now_ms() // _BUCKET_MS * _BUCKET_MS
         is_whole = not path.startswith("fragments/")
         # A whole page names its user; a fragment does not depend on anything but the role.
@@ -462,7 +462,7 @@ class _Pages:
         name: str | None,
         path: str,
         now_ms: int,
-        choice: Choice,
+        choice: TopicPartitionFilter,
     ) -> str:
         links, status = self._links(request), known.status
         if template == "stream" and name is not None:
@@ -475,7 +475,7 @@ class _Pages:
         frame = self._frame(request, viewer, known, active, title, "" if name is not None else f"/fragments/{template}")
         frame = _with_paths(frame, f"{fragment}{choice.query}" if fragment else frame.fragment, links.page(page_path))
         if status is None:
-            message = Message(_NO_STATE, known.problem, _START_WATCH, 503)
+            message = MessagePage(_NO_STATE, known.problem, _START_WATCH, 503)
             return self._renderer.render(path.format("message"), frame, message)
         if name is None:
             model = _MODELS[template][2](status, links, viewer, now_ms)
@@ -486,7 +486,7 @@ class _Pages:
             model = stream_page(status, stream, links, viewer, now_ms, choice)
         return self._renderer.render(path.format(template), frame, model)
 
-    def _answer(self, request: Request, caller: Caller, html: str, status: int = 200) -> Response:
+    def _answer(self, request: Request, caller: PageCaller, html: str, status: int = 200) -> Response:
         """Return HTML with a token of the user, and give a browser without one its cookie."""
         cookie = request.cookies.get(COOKIE, "")
         is_new = not cookie
@@ -500,7 +500,7 @@ class _Pages:
             response.set_cookie(COOKIE, cookie, path=path, secure=secure, httponly=True, samesite="strict")
         return response
 
-    def _changed(self, request: Request, caller: Caller, html: str) -> Response:
+    def _changed(self, request: Request, caller: PageCaller, html: str) -> Response:
         """Return a fragment with the token of the user; 304 if it has not changed but for that token."""
         of_whom = f"{request.cookies.get(COOKIE, '')} {caller.viewer.name} "
         return _with_etag(request, self._answer(request, caller, html), f"{of_whom}{html.replace(_TOKEN_PLACE, '')}")
@@ -517,7 +517,7 @@ class _Pages:
         return page_key
 
 
-def _seen_by(status: Status, viewer: Viewer) -> Status:
+def _seen_by(status: WatchStatus, viewer: Viewer) -> WatchStatus:
     seen = (
         replace(each, target=without_urls(each.target), reason=without_urls(each.reason))
         for each in seen_replays(status, viewer)
@@ -533,7 +533,7 @@ _QUERY = ("stream", "topic", "partition", "offset", "id")
 _TITLES = {401: "Sign in", 403: "Not allowed", 404: "Not found", 503: "Not available"}
 
 
-def _with_paths(frame: Frame, fragment: str, back: str) -> Frame:
+def _with_paths(frame: PageFrame, fragment: str, back: str) -> PageFrame:
     return replace(frame, fragment=fragment, back=back)
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from waybill.watch.promises.status import TopicPartitionStatus, TrendPoint
 
-__all__ = ["WIDTH", "ChainBar", "Segment", "Trend", "end_of_chain", "trend_of", "whole_chain"]
-
 WIDTH = 1000.0
 """Of the view box: `x` and `width` of all segments are within it."""
 _TREND_HEIGHT = 24.0

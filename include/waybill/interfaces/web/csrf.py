@@ -18,8 +18,6 @@ import secrets
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-__all__ = ["COOKIE", "csrf_token", "is_own_origin", "new_cookie", "new_page_key", "page_key_of", "time_of_page_key"]
-
 COOKIE = "waybill_csrf"
 _BYTES = 24
 _VALID_MS = 24 * 3_600_000

@@ -12,22 +12,6 @@ from waybill.config.models.quantities import rough_duration
 from waybill.watch.incidents.finding import Verdict
 from waybill.watch.promises.status import PromiseStatus
 
-__all__ = [
-    "AgeText",
-    "Figure",
-    "Tone",
-    "age_text",
-    "bytes_text",
-    "count_text",
-    "duration_text",
-    "promise_figure",
-    "rate_text",
-    "safe_url",
-    "time_text",
-    "tone_of",
-    "worst",
-]
-
 _UNKNOWN = "–"
 _UNITS = ("KB", "MB", "GB", "TB", "PB")
 

@@ -9,8 +9,6 @@ from enum import StrEnum
 
 from waybill.interfaces.web.frame import Links, Role, Viewer
 
-__all__ = ["ACTION_ROLES", "ActionForm", "ActionName", "command_of", "form_of"]
-
 
 class ActionName(StrEnum):
     """What can be done from a page."""

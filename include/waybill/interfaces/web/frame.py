@@ -8,20 +8,7 @@ from urllib.parse import quote, urlencode
 
 from waybill.interfaces.web.figures import age_text
 from waybill.watch.incidents.finding import Verdict
-from waybill.watch.promises.status import Status
-
-__all__ = [
-    "POLL_SECONDS",
-    "Away",
-    "Frame",
-    "Freshness",
-    "Links",
-    "Message",
-    "NavItem",
-    "Role",
-    "Viewer",
-    "freshness_of",
-]
+from waybill.watch.promises.status import WatchStatus
 
 POLL_SECONDS = 5
 """How often a page asks for its fragment again."""
@@ -115,7 +102,7 @@ class Freshness:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessagePage:
     """A page that only says something: why there is nothing to show."""
 
     title: str
@@ -138,7 +125,7 @@ class NavItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class PageFrame:
     """What the layout needs."""
 
     title: str
@@ -174,14 +161,14 @@ class Frame:
         *,
         fragment: str | None = None,
         back: str = "/",
-    ) -> Frame:
+    ) -> PageFrame:
         """Return the frame of the page `name`. `fragment`: the path of its fragment; None: it is not polled."""
         nav = tuple(NavItem(each, text, links.page(path), each == name) for each, text, path in _PAGES)
         address = "" if fragment is None else links.page(fragment)
         return cls(title, nav, links, viewer, csrf, freshness, address, back)
 
 
-def freshness_of(status: Status | None, problem: str, now_ms: int) -> Freshness:
+def freshness_of(status: WatchStatus | None, problem: str, now_ms: int) -> Freshness:
     """Return how fresh a status is. `problem`: why it could not be read again."""
     if status is None:
         return Freshness(None, "never", True, (), problem or "no watch has stored a status document yet")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 
-from waybill.archive.chain.gaps import Decision
+from waybill.archive.chain.gaps import DecisionRecord
 from waybill.base.errors import ConfigError, CoordinationUnavailable
 from waybill.config.models.quantities import counted, whole_number
 from waybill.config.names import MAX_PARTITION, TopicPartition
@@ -18,8 +18,6 @@ from waybill.watch.incidents import rules
 from waybill.watch.incidents.book_store import BookStore
 from waybill.watch.incidents.incident import Acknowledgement
 from waybill.watch.promises.action_log import ActionOutcome
-
-__all__ = ["BACKFILL_DAG", "DECISION_DAG", "OPERATIONS", "RETRY_DAG", "UNDO_DAG"]
 
 RETRY_DAG, BACKFILL_DAG, DECISION_DAG = "quarantine_retry", "backfill", "quality_decision"
 UNDO_DAG = "backfill_undo"
@@ -81,7 +79,7 @@ def _accept_gap(order: Order) -> ActionOutcome:
         raise ConfigError(f"topic {tp.topic!r} does not belong to stream {name!r}")
     seen = SeenGap.parse(order.fields["within"])
     with connect(order.config, name) as services:
-        accepted = accept_gap(services, stream, tp, Decision(order.reason, order.by), seen=seen)
+        accepted = accept_gap(services, stream, tp, DecisionRecord(order.reason, order.by), seen=seen)
     lost = sum(gap.messages_at_most for gap in accepted.gaps)
     gaps = "; ".join(str(gap) for gap in accepted.gaps)
     return ActionOutcome(

@@ -11,25 +11,7 @@ from waybill.interfaces.web.figures import Figure, Tone, age_text, bytes_text, c
 from waybill.interfaces.web.frame import Links, Viewer
 from waybill.interfaces.web.streams_page import IncidentRow, PromiseRow, incident_row, promise_row, service_figures
 from waybill.watch.incidents.finding import REACHABLE, TASKS
-from waybill.watch.promises.status import BrokerStatus, DecisionStatus, ReplayStatus, Status, UsageStatus
-
-__all__ = [
-    "BrokerRow",
-    "CostPage",
-    "CostRow",
-    "DecisionRow",
-    "IncidentsPage",
-    "KafkaPage",
-    "KafkaTopicRow",
-    "ReplayRow",
-    "ReplaysPage",
-    "cost_page",
-    "incidents_page",
-    "kafka_page",
-    "replays_page",
-    "seen_replays",
-]
-
+from waybill.watch.promises.status import BrokerStatus, DecisionStatus, ReplayStatus, UsageStatus, WatchStatus
 
 # --- incidents --------------------------------------------------------------------------------------------------------
 
@@ -63,7 +45,7 @@ class IncidentsPage:
     """The newest first."""
 
 
-def incidents_page(status: Status, links: Links, viewer: Viewer, now_ms: int) -> IncidentsPage:
+def incidents_page(status: WatchStatus, links: Links, viewer: Viewer, now_ms: int) -> IncidentsPage:
     """Return the page."""
     ordered = sorted(status.incidents, key=lambda each: each.since_ms)
     resolved = sorted(
@@ -143,7 +125,7 @@ class KafkaPage:
     """What more can be asked: text and command."""
 
 
-def kafka_page(status: Status, links: Links, now_ms: int) -> KafkaPage:
+def kafka_page(status: WatchStatus, links: Links, now_ms: int) -> KafkaPage:
     """Return the page."""
     own = [each for each in status.shared if each.promise not in (REACHABLE, TASKS)]
     own.sort(key=lambda each: (each.verdict, each.promise, each.subject))
@@ -178,7 +160,7 @@ def _broker_row(broker: BrokerStatus) -> BrokerRow:
     )
 
 
-def _topic_rows(status: Status, links: Links) -> tuple[KafkaTopicRow, ...]:
+def _topic_rows(status: WatchStatus, links: Links) -> tuple[KafkaTopicRow, ...]:
     streams: dict[str, list[str]] = defaultdict(list)
     tps: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
     for stream in status.streams:
@@ -243,7 +225,7 @@ class ReplaysPage:
 _REPLAY_TONES = {"failed": Tone.CRITICAL, "cancelled": Tone.PAUSED, "completed": Tone.OK}
 
 
-def replays_page(status: Status, links: Links, viewer: Viewer, now_ms: int) -> ReplaysPage:
+def replays_page(status: WatchStatus, links: Links, viewer: Viewer, now_ms: int) -> ReplaysPage:
     """Return the page, with the requests of this user, or with all of them if the user may see all."""
     rows = tuple(
         ReplayRow(
@@ -271,7 +253,7 @@ def replays_page(status: Status, links: Links, viewer: Viewer, now_ms: int) -> R
     return ReplaysPage(status.replays_ms is not None, age_text(status.replays_ms, now_ms), rows, "waybill replay ls")
 
 
-def seen_replays(status: Status, viewer: Viewer) -> tuple[ReplayStatus, ...]:
+def seen_replays(status: WatchStatus, viewer: Viewer) -> tuple[ReplayStatus, ...]:
     """Return the replay requests that a user may see."""
     return tuple(each for each in status.replays if viewer.sees_all_replays or each.requester == viewer.name)
 
@@ -314,7 +296,7 @@ class CostPage:
 _READS = ("Get", "Head")
 
 
-def cost_page(status: Status, links: Links, now_ms: int) -> CostPage:
+def cost_page(status: WatchStatus, links: Links, now_ms: int) -> CostPage:
     """Return the page."""
     days = sorted({each.day for each in status.usage})
     by_stream: dict[str, list[UsageStatus]] = defaultdict(list)

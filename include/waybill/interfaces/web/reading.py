@@ -16,9 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from waybill.base.errors import WaybillError
-from waybill.watch.promises.status import Status
-
-__all__ = ["Known", "StatusReader"]
+from waybill.watch.promises.status import WatchStatus
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +30,7 @@ _WAITING = 4
 class Known:
     """The last known state."""
 
-    status: Status | None
+    status: WatchStatus | None
     """None: there is no status document, or none was ever read."""
     problem: str
     """Why it could not be read again; '' if it could."""
@@ -104,7 +102,7 @@ class StatusReader:
         if content is None:
             return Known(self._known.status, f"{self._where} does not exist: no watch has stored it")
         if content != self._content or self._known.status is None:
-            status = Status.parse(content, self._where)
+            status = WatchStatus.parse(content, self._where)
             self._content = content
             return Known(status, "")
         return Known(self._known.status, "")

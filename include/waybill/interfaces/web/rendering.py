@@ -9,9 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from waybill.interfaces.web.frame import Frame
-
-__all__ = ["STATIC", "TEMPLATES", "Asset", "Renderer"]
+from waybill.interfaces.web.frame import PageFrame
 
 TEMPLATES = Path(__file__).with_name("templates")
 STATIC = Path(__file__).with_name("static")
@@ -53,7 +51,7 @@ class Renderer:
             for content in [each.read_bytes()]
         }
 
-    def render(self, template: str, frame: Frame, page: Any) -> str:
+    def render(self, template: str, frame: PageFrame, page: Any) -> str:
         """Return the HTML of a page."""
 
         def static_url(name: str) -> str:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waybill.interfaces.web.actions import Refusal, Taken
+from waybill.interfaces.web.actions import ActionRefusal, Taken
 from waybill.interfaces.web.figures import Tone, age_text
 from waybill.watch.promises.action_log import ActionOutcome
-
-__all__ = ["ResultPage", "refusal_page", "taken_page"]
 
 _RUNS = {
     "running": ("At work", Tone.WARNING, "The DAG run is at work."),
@@ -45,7 +43,7 @@ class ResultPage:
     """Whether nothing is to be expected any more."""
 
 
-def refusal_page(refusal: Refusal, back: str) -> ResultPage:
+def refusal_page(refusal: ActionRefusal, back: str) -> ResultPage:
     """Return the page of an action that was not taken."""
     return ResultPage("Not done", Tone.CRITICAL, refusal.text, "", refusal.command, "", back, "", True)
 

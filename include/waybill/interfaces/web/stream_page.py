@@ -34,34 +34,18 @@ from waybill.interfaces.web.streams_page import (
     rate_figures,
     run_rows,
 )
-from waybill.interfaces.web.topic_partition_rows import Choice, TopicPartitionRows, choose_rows
+from waybill.interfaces.web.topic_partition_rows import TopicPartitionFilter, TopicPartitionRows, choose_rows
 from waybill.watch.incidents.finding import Verdict
 from waybill.watch.promises.status import (
     BackfillStatus,
     HoldStatus,
     QuarantineStatus,
-    Status,
     StopStatus,
     StreamDetails,
     StreamStatus,
+    WatchStatus,
     WindowStatus,
 )
-
-__all__ = [
-    "AuditRow",
-    "BackfillRow",
-    "Example",
-    "GapRow",
-    "Hold",
-    "LedgerTerm",
-    "PartState",
-    "PauseRow",
-    "QuarantineRow",
-    "StopRow",
-    "StreamPage",
-    "Window",
-    "stream_page",
-]
 
 _MOST_LISTED = 50
 """So many stops and gaps are listed; the command lists all."""
@@ -116,7 +100,7 @@ class PauseRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class ExampleRow:
     """A message in quarantine."""
 
     name: str
@@ -144,14 +128,14 @@ class QuarantineRow:
     parser: str
     topic: str
     rows: Figure
-    examples: tuple[Example, ...]
+    examples: tuple[ExampleRow, ...]
     first: str
     last: str
     retry: ActionForm
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WindowGauge:
     """The gauge of the dedup window. Shares are from 0 to 1."""
 
     effective: Figure
@@ -182,7 +166,7 @@ class AuditRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class HoldRow:
     """A held run."""
 
     since: str
@@ -248,10 +232,10 @@ class StreamPage:
     run_at_work_href: str
     """Its DAG run, or the DAG if the run is not known."""
     quarantine: tuple[QuarantineRow, ...]
-    window: Window | None
+    window: WindowGauge | None
     dedup_command: str
     audits: tuple[AuditRow, ...]
-    hold: Hold | None
+    hold: HoldRow | None
     backfills: tuple[BackfillRow, ...]
     ledger: Figure
     ledger_age: str
@@ -274,7 +258,12 @@ class StreamPage:
 
 
 def stream_page(
-    status: Status, stream: StreamStatus, links: Links, viewer: Viewer, now_ms: int, choice: Choice | None = None
+    status: WatchStatus,
+    stream: StreamStatus,
+    links: Links,
+    viewer: Viewer,
+    now_ms: int,
+    choice: TopicPartitionFilter | None = None,
 ) -> StreamPage:
     """Return the page of a stream. `choice`: which topic-partitions it shows."""
     name, details = stream.name, stream.details or StreamDetails(0)
@@ -314,7 +303,7 @@ def stream_page(
             for each in status.incidents
             if each.stream == name and each.resolved_ms is None
         ),
-        topic_partitions=choose_rows(stream, choice or Choice(), links),
+        topic_partitions=choose_rows(stream, choice or TopicPartitionFilter(), links),
         stops=tuple(_stop_row(stream, each, links, viewer, now_ms) for each in stream.stops[:_MOST_LISTED]),
         more_stops=max(0, len(stream.stops) - _MOST_LISTED),
         gaps=tuple(
@@ -430,7 +419,7 @@ def _quarantine_row(name: str, group: QuarantineStatus, links: Links, viewer: Vi
             count_text(group.rows), Tone.WARNING, command=f"waybill quarantine ls {name} --reason {group.reason}"
         ),
         examples=tuple(
-            Example(
+            ExampleRow(
                 place := f"{group.topic}/{partition}@{offset}",
                 links.trace(name, group.topic, partition, offset),
                 reason,
@@ -444,11 +433,11 @@ def _quarantine_row(name: str, group: QuarantineStatus, links: Links, viewer: Vi
     )
 
 
-def _window(stream: StreamStatus, window: WindowStatus | None) -> Window | None:
+def _window(stream: StreamStatus, window: WindowStatus | None) -> WindowGauge | None:
     if window is None:
         return None
     promised = max(1, window.promised_ms)
-    return Window(
+    return WindowGauge(
         effective=Figure(
             duration_text(window.effective_ms / 1000),
             Tone.WARNING if stream.window_alert else Tone.OK,
@@ -474,11 +463,11 @@ def _audit_tone(severities: list[str]) -> Tone:
     return Tone.WARNING if "warning" in severities else Tone.OK
 
 
-def _hold(name: str, hold: HoldStatus | None, links: Links, viewer: Viewer, now_ms: int) -> Hold | None:
+def _hold(name: str, hold: HoldStatus | None, links: Links, viewer: Viewer, now_ms: int) -> HoldRow | None:
     if hold is None:
         return None
     fields = {"stream": name, "plan": hold.plan}
-    return Hold(
+    return HoldRow(
         since=age_text(hold.at_ms, now_ms),
         failed=hold.failed,
         release=form_of(ActionName.RELEASE, links, viewer, fields),

@@ -30,30 +30,10 @@ from waybill.watch.promises.status import (
     PromiseStatus,
     RunStatus,
     ServiceStatus,
-    Status,
     StopStatus,
     StreamStatus,
+    WatchStatus,
 )
-
-__all__ = [
-    "IncidentRow",
-    "PromiseRow",
-    "RunRow",
-    "StreamRow",
-    "StreamsPage",
-    "Waiting",
-    "clear_figure",
-    "health_of",
-    "incident_row",
-    "lag_figure",
-    "old_text",
-    "promise_row",
-    "rate_figures",
-    "run_rows",
-    "service_figures",
-    "streams_page",
-    "waiting_of",
-]
 
 _MOST_RUNS = 3
 _OLD_MS = 90_000
@@ -181,7 +161,7 @@ class StreamsPage:
     """The command that prints what the totals follow from."""
 
 
-def streams_page(status: Status, links: Links, viewer: Viewer, now_ms: int) -> StreamsPage:
+def streams_page(status: WatchStatus, links: Links, viewer: Viewer, now_ms: int) -> StreamsPage:
     """Return the page. Streams in a worse health come first, then by name."""
     incidents: dict[str, list[IncidentStatus]] = {}
     for each in status.incidents:

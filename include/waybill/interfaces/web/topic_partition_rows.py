@@ -16,14 +16,12 @@ from waybill.interfaces.web.figures import Figure, Tone, count_text
 from waybill.interfaces.web.frame import Links
 from waybill.watch.promises.status import StreamStatus, TopicPartitionStatus
 
-__all__ = ["ROWS_ON_A_PAGE", "Choice", "TopicPartitionRow", "TopicPartitionRows", "choose_rows"]
-
 ROWS_ON_A_PAGE = 100
 _MOST_PAGES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TopicPartitionFilter:
     """Which topic-partitions a page shows."""
 
     text: str = ""
@@ -31,7 +29,7 @@ class Choice:
     page: int = 1
 
     @classmethod
-    def of(cls, parameters: Mapping[str, str]) -> Choice:
+    def of(cls, parameters: Mapping[str, str]) -> TopicPartitionFilter:
         """Return the choice of an address. What is no number of a page is page 1."""
         page = whole_number(parameters.get("page", ""), _MOST_PAGES)
         return cls(parameters.get("tp", "")[:300].strip(), page or 1)
@@ -72,7 +70,7 @@ class TopicPartitionRows:
 
     rows: tuple[TopicPartitionRow, ...]
     """Stopped ones first, then those with the most lag."""
-    choice: Choice
+    choice: TopicPartitionFilter
     shown: str
     """Which ones are shown: `1 to 100 of 10,000`."""
     before: str
@@ -86,7 +84,7 @@ class TopicPartitionRows:
     """What the columns follow from: text and command."""
 
 
-def choose_rows(stream: StreamStatus, choice: Choice, links: Links) -> TopicPartitionRows:
+def choose_rows(stream: StreamStatus, choice: TopicPartitionFilter, links: Links) -> TopicPartitionRows:
     """Return the chosen topic-partitions of a stream."""
     wanted = choice.text.lower()
     matching = [tp for tp in stream.topic_partitions if not wanted or wanted in f"{tp.topic}/{tp.partition}".lower()]
@@ -99,11 +97,11 @@ def choose_rows(stream: StreamStatus, choice: Choice, links: Links) -> TopicPart
 
     def address(number: int) -> str:
         is_page = 1 <= number <= last_page
-        return f"{here}{Choice(choice.text, number).query}#topic-partitions" if is_page else ""
+        return f"{here}{TopicPartitionFilter(choice.text, number).query}#topic-partitions" if is_page else ""
 
     return TopicPartitionRows(
         rows=tuple(_row(stream, tp, links) for tp in chosen),
-        choice=Choice(choice.text, page),
+        choice=TopicPartitionFilter(choice.text, page),
         shown=_shown(first, len(chosen), len(matching), len(stream.topic_partitions)),
         before=address(page - 1),
         after=address(page + 1),

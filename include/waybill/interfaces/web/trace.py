@@ -22,9 +22,9 @@ from waybill.interfaces.web.figures import bytes_text, count_text
 from waybill.interfaces.web.frame import Links
 from waybill.interfaces.web.trace_page import (
     Field,
+    MessagePlace,
     MessageView,
     ObjectView,
-    Place,
     RowView,
     TracePage,
     TraceQuery,
@@ -34,8 +34,6 @@ from waybill.records.batches.limits import SET_ASIDE, is_beyond_limits
 
 if TYPE_CHECKING:
     from waybill.watch.trace import Traced, TraceServices
-
-__all__ = ["PageTracer", "value_text"]
 
 _AT_A_TIME = 4
 _WAIT_SECONDS = 15.0
@@ -192,8 +190,8 @@ def _traced(
     )
 
 
-def _link(stream: str, tp: TopicPartition, offset: int, links: Links) -> Place:
-    return Place(f"{tp}@{offset}", links.trace(stream, tp.topic, tp.partition, offset))
+def _link(stream: str, tp: TopicPartition, offset: int, links: Links) -> MessagePlace:
+    return MessagePlace(f"{tp}@{offset}", links.trace(stream, tp.topic, tp.partition, offset))
 
 
 def _archive_text(found: Traced) -> str:

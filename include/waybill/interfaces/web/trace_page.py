@@ -8,8 +8,6 @@ from waybill.base.errors import ConfigError
 from waybill.config.models.quantities import whole_number
 from waybill.config.names import LAST_OFFSET, MAX_PARTITION, TopicPartition, is_topic
 
-__all__ = ["Field", "MessageView", "ObjectView", "Place", "RowView", "TracePage", "TraceQuery", "TraceView"]
-
 
 @dataclass(frozen=True, slots=True)
 class TraceQuery:
@@ -56,7 +54,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MessagePlace:
     """A message."""
 
     name: str
@@ -114,7 +112,7 @@ class TraceView:
 
     stream: str
     stream_href: str
-    place: Place
+    place: MessagePlace
     is_archived: bool
     archive_text: str
     """One sentence about the archive: `archived`, `not archived yet`, `an accepted gap: …`."""
@@ -125,9 +123,9 @@ class TraceView:
     """One sentence about the row: `published`, `in quarantine`, `not published yet`."""
     unique_text: str
     """One sentence about dedup: `unique`, `a duplicate of …`, `not swept yet`, `the stream has no dedup`."""
-    first: Place | None
+    first: MessagePlace | None
     """The message that this one repeats."""
-    duplicates: tuple[Place, ...]
+    duplicates: tuple[MessagePlace, ...]
     """Messages that repeat this one."""
     seconds: float
     command: str

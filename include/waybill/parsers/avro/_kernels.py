@@ -23,7 +23,7 @@ FREE_STEPS = 4_096
 DEPTH, STEPS_PER_BYTE, EMPTY_ITEMS, LIMITS = range(4)
 
 
-class Kind(IntEnum):
+class AvroKind(IntEnum):
     """The type that a node of a program reads."""
 
     NULL = 0
@@ -42,7 +42,7 @@ class Kind(IntEnum):
     RECORD = 13
 
 
-class Fault(IntEnum):
+class AvroFault(IntEnum):
     """The error that the walk has found in a message."""
 
     NONE = 0
@@ -70,11 +70,11 @@ FAULT, AT_NODE, AT_BYTE, FAULT_COLUMNS = range(4)
 NODE, VALUE, LENGTH, FOUND_ROWS = range(4)
 
 # Numba compiles code with enums slowly, so the loops use these numbers.
-_BOOLEAN, _INT, _LONG, _FLOAT, _DOUBLE = (int(k) for k in list(Kind)[1:6])
-_BYTES, _STRING, _FIXED, _ENUM, _UNION, _ARRAY, _MAP, _RECORD = (int(k) for k in list(Kind)[6:])
-_TRUNCATED, _BAD_NUMBER, _BAD_BOOLEAN, _BAD_LENGTH, _BAD_UTF8 = (int(f) for f in list(Fault)[1:6])
+_BOOLEAN, _INT, _LONG, _FLOAT, _DOUBLE = (int(k) for k in list(AvroKind)[1:6])
+_BYTES, _STRING, _FIXED, _ENUM, _UNION, _ARRAY, _MAP, _RECORD = (int(k) for k in list(AvroKind)[6:])
+_TRUNCATED, _BAD_NUMBER, _BAD_BOOLEAN, _BAD_LENGTH, _BAD_UTF8 = (int(f) for f in list(AvroFault)[1:6])
 _BAD_ENUM, _BAD_UNION, _BAD_COUNT, _TOO_DEEP, _TRAILING, _TOO_MANY_STEPS, _TOO_MANY_EMPTY = (
-    int(f) for f in list(Fault)[6:]
+    int(f) for f in list(AvroFault)[6:]
 )
 
 

@@ -27,8 +27,6 @@ from waybill.parsers.protocol import Parsed, Reason
 from waybill.records.batches._kernels import Array
 from waybill.services.clients.registry import MAX_SCHEMA_ID, SchemaRegistry, UnusableSchema
 
-__all__ = ["AvroMessages"]
-
 logger = logging.getLogger(__name__)
 
 _SINGLE_OBJECT = b"\xc3\x01"

@@ -10,21 +10,19 @@ import numpy as np
 
 from waybill.config.models.avro_schemas import MAX_LEVELS, AvroSchema
 from waybill.parsers.avro import _kernels as kernels
-from waybill.parsers.avro._kernels import Kind
-
-__all__ = ["Node", "Path", "Program", "compile_schema"]
+from waybill.parsers.avro._kernels import AvroKind
 
 _SCALARS = {
-    "null": Kind.NULL,
-    "boolean": Kind.BOOLEAN,
-    "int": Kind.INT,
-    "long": Kind.LONG,
-    "float": Kind.FLOAT,
-    "double": Kind.DOUBLE,
-    "bytes": Kind.BYTES,
-    "string": Kind.STRING,
+    "null": AvroKind.NULL,
+    "boolean": AvroKind.BOOLEAN,
+    "int": AvroKind.INT,
+    "long": AvroKind.LONG,
+    "float": AvroKind.FLOAT,
+    "double": AvroKind.DOUBLE,
+    "bytes": AvroKind.BYTES,
+    "string": AvroKind.STRING,
 }
-_MIN_BYTES = {Kind.NULL: 0, Kind.FLOAT: 4, Kind.DOUBLE: 8}
+_MIN_BYTES = {AvroKind.NULL: 0, AvroKind.FLOAT: 4, AvroKind.DOUBLE: 8}
 """The smallest encoded size of scalar types; 1 for all others."""
 
 MAX_NODES = 400_000
@@ -41,7 +39,7 @@ Path = tuple[str, ...]
 class Node:
     """A node of a program: one type at one place of the schema."""
 
-    kind: Kind
+    kind: AvroKind
     schema: Any
     """The type, as `AvroSchema` has it."""
     label: str
@@ -102,14 +100,14 @@ def _complete_min_bytes(nodes: Sequence[Node]) -> None:
     without_bytes = [
         number
         for number, node in enumerate(nodes)
-        if node.kind is Kind.NULL
-        or (node.kind is Kind.FIXED and node.arg == 0)
-        or (node.kind is Kind.RECORD and not node.children)
+        if node.kind is AvroKind.NULL
+        or (node.kind is AvroKind.FIXED and node.arg == 0)
+        or (node.kind is AvroKind.RECORD and not node.children)
     ]
     for number in without_bytes:
         for parent in parents.get(number, ()):
             missing[parent] -= 1
-            if missing[parent] == 0 and nodes[parent].kind is Kind.RECORD:
+            if missing[parent] == 0 and nodes[parent].kind is AvroKind.RECORD:
                 without_bytes.append(parent)
     empty = set(without_bytes)
     for number, node in enumerate(nodes):
@@ -152,26 +150,26 @@ class _Compiler:
     def _complex(self, schema: Any, label: str, paths: _Paths, level: int) -> int:
         match schema["type"]:
             case "fixed":
-                return self._leaf(Kind.FIXED, schema, label, paths, min(schema["size"], _LARGEST))
+                return self._leaf(AvroKind.FIXED, schema, label, paths, min(schema["size"], _LARGEST))
             case "enum":
-                return self._leaf(Kind.ENUM, schema, label, paths, len(schema["symbols"]))
+                return self._leaf(AvroKind.ENUM, schema, label, paths, len(schema["symbols"]))
             case "record":
                 return self._record(schema, label, paths, level)
         return self._items(schema, label, paths, level)
 
-    def _add(self, kind: Kind, schema: Any, label: str, **more: Any) -> int:
+    def _add(self, kind: AvroKind, schema: Any, label: str, **more: Any) -> int:
         if len(self.nodes) == MAX_NODES:
             raise ValueError(f"has more than {MAX_NODES:,} types at the fields to read and below them")
         self.nodes.append(Node(kind, schema, label, **more))
         return len(self.nodes) - 1
 
-    def _leaf(self, kind: Kind, schema: Any, label: str, paths: _Paths, arg: int = 0) -> int:
+    def _leaf(self, kind: AvroKind, schema: Any, label: str, paths: _Paths, arg: int = 0) -> int:
         slots = [slot for path, slot in paths if not path]
-        min_bytes = arg if kind is Kind.FIXED else _MIN_BYTES.get(kind, 1)
+        min_bytes = arg if kind is AvroKind.FIXED else _MIN_BYTES.get(kind, 1)
         return self._add(kind, schema, label, arg=arg, min_bytes=min_bytes, slot=slots[0] if slots else -1)
 
     def _union(self, schema: list[Any], label: str, paths: _Paths, level: int) -> int:
-        number = self._add(Kind.UNION, schema, label)
+        number = self._add(AvroKind.UNION, schema, label)
         children = [self.compile(branch, label, paths, level + 1) for branch in schema]
         self.nodes[number].children = tuple(children)
         smallest = min((self.nodes[child].min_bytes for child in children), default=0)
@@ -179,17 +177,17 @@ class _Compiler:
         return number
 
     def _items(self, schema: Any, label: str, paths: _Paths, level: int) -> int:
-        kind = Kind.ARRAY if schema["type"] == "array" else Kind.MAP
+        kind = AvroKind.ARRAY if schema["type"] == "array" else AvroKind.MAP
         # An array has no fields, so no path leads into one.
-        self.needs_fastavro |= any(kind is Kind.MAP or not path for path, _ in paths)
+        self.needs_fastavro |= any(kind is AvroKind.MAP or not path for path, _ in paths)
         number = self._add(kind, schema, label, min_bytes=1)
-        item = schema["items"] if kind is Kind.ARRAY else schema["values"]
+        item = schema["items"] if kind is AvroKind.ARRAY else schema["values"]
         self.nodes[number].children = (self.compile(item, _short_label(f"{label}[]"), (), level + 1),)
         return number
 
     def _record(self, schema: Any, label: str, paths: _Paths, level: int) -> int:
         self.needs_fastavro |= any(not path for path, _ in paths)
-        number = self._add(Kind.RECORD, schema, label)
+        number = self._add(AvroKind.RECORD, schema, label)
         below: dict[str, list[tuple[Path, int]]] = {}
         for path, slot in paths:
             if path:

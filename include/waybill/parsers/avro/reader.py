@@ -28,16 +28,13 @@ from fastavro.read import LOGICAL_READERS
 from waybill.config.models.avro_schemas import AvroSchema
 from waybill.config.models.schema_parsers import AvroLimits
 from waybill.parsers.avro import _kernels as kernels
-from waybill.parsers.avro._kernels import Fault, Kind
+from waybill.parsers.avro._kernels import AvroFault, AvroKind
 from waybill.parsers.avro.program import Node, Path, compile_schema
 from waybill.parsers.confluent_framing import MessageBuffer
 from waybill.parsers.documents import UnreadableMessage
 from waybill.parsers.protocol import Reason
 from waybill.parsers.timestamps import OutOfRangeTime
 from waybill.records.batches._kernels import Array
-
-__all__ = ["Document", "LogicalReader", "SchemaReader", "logical_reader"]
-
 
 LogicalReader = Callable[[Any], Any]
 """Converts a value of the underlying type."""
@@ -128,23 +125,23 @@ for _prefix in ("", "local-"):
 Document = dict[str, Any] | UnreadableMessage
 
 _FAULT_TEXTS = {
-    Fault.TRUNCATED: "the message ends in the middle of",
-    Fault.NUMBER: "a number has too many bits in",
-    Fault.BOOLEAN: "neither 0 nor 1 is",
-    Fault.LENGTH: "a negative length is announced for",
-    Fault.UTF8: "bytes that are not UTF-8 are in",
-    Fault.ENUM: "there is no such symbol of",
-    Fault.UNION: "there is no such branch of",
-    Fault.COUNT: "more items than the message can hold are announced for",
-    Fault.DEPTH: "more than {} levels are nested in",
-    Fault.TRAILING: "bytes are left after",
-    Fault.STEPS: "more than {} steps for each byte lead to",
-    Fault.EMPTY_ITEMS: "more than {} items without bytes are announced for",
+    AvroFault.TRUNCATED: "the message ends in the middle of",
+    AvroFault.NUMBER: "a number has too many bits in",
+    AvroFault.BOOLEAN: "neither 0 nor 1 is",
+    AvroFault.LENGTH: "a negative length is announced for",
+    AvroFault.UTF8: "bytes that are not UTF-8 are in",
+    AvroFault.ENUM: "there is no such symbol of",
+    AvroFault.UNION: "there is no such branch of",
+    AvroFault.COUNT: "more items than the message can hold are announced for",
+    AvroFault.DEPTH: "more than {} levels are nested in",
+    AvroFault.TRAILING: "bytes are left after",
+    AvroFault.STEPS: "more than {} steps for each byte lead to",
+    AvroFault.EMPTY_ITEMS: "more than {} items without bytes are announced for",
 }
 _LIMITS = {
-    Fault.DEPTH: "max_depth",
-    Fault.STEPS: "max_steps_per_byte",
-    Fault.EMPTY_ITEMS: "max_empty_items",
+    AvroFault.DEPTH: "max_depth",
+    AvroFault.STEPS: "max_steps_per_byte",
+    AvroFault.EMPTY_ITEMS: "max_empty_items",
 }
 """The keys in the config whose limits a message may exceed."""
 
@@ -187,7 +184,7 @@ class SchemaReader:
         return documents
 
     def _error(self, fault: Array, start: int) -> UnreadableMessage:
-        kind = Fault(fault[kernels.FAULT])
+        kind = AvroFault(fault[kernels.FAULT])
         label = self._program.nodes[fault[kernels.AT_NODE]].label
         where = f"{f'field {label}' if label else 'the message'}, byte {fault[kernels.AT_BYTE] - start} of the datum"
         if kind not in _LIMITS:
@@ -255,9 +252,9 @@ def _value_reader(node: Node) -> _ValueReader:
 
 
 def _plain_reader(node: Node) -> _ValueReader:
-    if node.kind in (Kind.BYTES, Kind.FIXED):
+    if node.kind in (AvroKind.BYTES, AvroKind.FIXED):
         return _bytes
-    if node.kind is Kind.ENUM:
+    if node.kind is AvroKind.ENUM:
         symbols = node.schema["symbols"]
         return lambda _, values, __: [symbols[value] for value in values.tolist()]
     return _PLAIN.get(node.kind, lambda _, values, __: values.tolist())
@@ -275,12 +272,12 @@ def _texts(data: Array, values: Array, lengths: Array) -> list[Any]:
     return [str(view[start : start + length], "utf-8") for start, length in spans]
 
 
-_PLAIN: dict[Kind, _ValueReader] = {
-    Kind.NULL: lambda _, values, __: [None] * len(values),
-    Kind.BOOLEAN: lambda _, values, __: values.astype(np.bool_).tolist(),
-    Kind.FLOAT: lambda _, values, __: values.astype(np.uint32).view(np.float32).tolist(),
-    Kind.DOUBLE: lambda _, values, __: values.view(np.float64).tolist(),
-    Kind.STRING: _texts,
+_PLAIN: dict[AvroKind, _ValueReader] = {
+    AvroKind.NULL: lambda _, values, __: [None] * len(values),
+    AvroKind.BOOLEAN: lambda _, values, __: values.astype(np.bool_).tolist(),
+    AvroKind.FLOAT: lambda _, values, __: values.astype(np.uint32).view(np.float32).tolist(),
+    AvroKind.DOUBLE: lambda _, values, __: values.view(np.float64).tolist(),
+    AvroKind.STRING: _texts,
 }
 
 

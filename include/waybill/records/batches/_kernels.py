@@ -54,7 +54,7 @@ def _compile(function: _Function, **options: Any) -> _Function:
     return cast("_Function", fast)
 
 
-class Fault(IntEnum):
+class RecordFault(IntEnum):
     """The ways in which the records of a batch can be malformed."""
 
     NONE = 0
@@ -153,33 +153,33 @@ def _scan_headers(source: Array, position: Int, end: Int, record: Array) -> Int:
 
 @compiled
 def _parse_record(source: Array, position: Int, end: Int, record: Array) -> Int:
-    """Parse the record at `position` into `record`; return a `Fault`."""
+    """Parse the record at `position` into `record`; return a `RecordFault`."""
     length, position = _varint(source, position, end, 5)
     if position < 0 or length < 1 or length > end - position:
-        return Fault.RECORD_LENGTH.value
+        return RecordFault.RECORD_LENGTH.value
     record[R_LENGTH] = length
     end = position + length
     delta, position = _varint(source, position + 1, end, 10)  # the byte of attributes is unused
     if position < 0:
-        return Fault.RECORD_FIELDS.value
+        return RecordFault.RECORD_FIELDS.value
     record[R_TIMESTAMP_DELTA] = delta
     delta, position = _varint(source, position, end, 5)
     if position < 0:
-        return Fault.RECORD_FIELDS.value
+        return RecordFault.RECORD_FIELDS.value
     record[R_OFFSET_DELTA] = delta
     record[KEY], record[KEY_LENGTH], position = _bytes_field(source, position, end)
     if position < 0:
-        return Fault.RECORD_FIELDS.value
+        return RecordFault.RECORD_FIELDS.value
     record[VALUE], record[VALUE_LENGTH], position = _bytes_field(source, position, end)
     if position < 0:
-        return Fault.RECORD_FIELDS.value
+        return RecordFault.RECORD_FIELDS.value
     position = _scan_headers(source, position, end, record)
     if position < 0:
-        return Fault.HEADERS.value
+        return RecordFault.HEADERS.value
     if position != end:
-        return Fault.RECORD_END.value
+        return RecordFault.RECORD_END.value
     record[R_END] = end
-    return Fault.NONE.value
+    return RecordFault.NONE.value
 
 
 @compiled
@@ -258,9 +258,9 @@ def _measure_batch(
             return row, -1
         fault = _parse_record(source, state[POSITION], batch[END], record)
         delta = record[R_OFFSET_DELTA]
-        if fault == Fault.NONE.value and not state[LAST_SEEN] < delta <= batch[LAST_DELTA]:
-            fault = Fault.OFFSET.value
-        if fault != Fault.NONE.value:
+        if fault == RecordFault.NONE.value and not state[LAST_SEEN] < delta <= batch[LAST_DELTA]:
+            fault = RecordFault.OFFSET.value
+        if fault != RecordFault.NONE.value:
             state[FAULT] = fault
             return row, room
         offset = batch[BASE_OFFSET] + delta
@@ -279,7 +279,7 @@ def _measure_batch(
         state[LAST_SEEN] = delta
         state[POSITION] = record[R_END]
     if state[POSITION] != batch[END]:
-        state[FAULT] = Fault.TRAILING.value
+        state[FAULT] = RecordFault.TRAILING.value
     return row, room
 
 
@@ -355,9 +355,9 @@ def measure_head(
     totals[:] = 0
     record = np.zeros(RECORD_FIELDS, np.int64)
     length, position = _varint(source, position, end, 5)
-    state[FAULT] = Fault.RECORD_FIELDS.value
+    state[FAULT] = RecordFault.RECORD_FIELDS.value
     if position < 0 or length < 1:
-        state[FAULT] = Fault.RECORD_LENGTH.value
+        state[FAULT] = RecordFault.RECORD_LENGTH.value
         return 0
     state[POSITION] = position + length
     record[R_LENGTH] = length
@@ -372,9 +372,9 @@ def measure_head(
     if position < 0 or key_length > state[POSITION] - position:
         return 0
     if not state[LAST_SEEN] < delta <= batch[LAST_DELTA]:
-        state[FAULT] = Fault.OFFSET.value
+        state[FAULT] = RecordFault.OFFSET.value
         return 0
-    state[FAULT] = Fault.NONE.value
+    state[FAULT] = RecordFault.NONE.value
     state[LAST_SEEN] = delta
     offset = batch[BASE_OFFSET] + delta
     if not limits[FIRST_OFFSET] <= offset < limits[NEXT_OFFSET]:
@@ -441,7 +441,7 @@ def fill_microseconds(timestamps_ms: Array, n: Int, limit_ms: Int, target: Array
 def measure_offsets(source: Array, batch: Array, limits: Array, offsets: Array) -> Int:
     """Write the offsets of one batch's records within the limits, without parsing keys, values and headers.
 
-    `offsets` must have room for the batch's record count. Returns the number of offsets, or minus a `Fault`.
+    `offsets` must have room for the batch's record count. Returns the number of offsets, or minus a `RecordFault`.
     """
     row = 0
     position = batch[START]
@@ -449,27 +449,27 @@ def measure_offsets(source: Array, batch: Array, limits: Array, offsets: Array) 
     for _ in range(batch[COUNT]):
         length, position = _varint(source, position, batch[END], 5)
         if position < 0 or length < 1 or length > batch[END] - position:
-            return -Fault.RECORD_LENGTH.value
+            return -RecordFault.RECORD_LENGTH.value
         end = position + length
         _, position = _varint(source, position + 1, end, 10)
         if position < 0:
-            return -Fault.RECORD_FIELDS.value
+            return -RecordFault.RECORD_FIELDS.value
         delta, position = _varint(source, position, end, 5)
         if position < 0:
-            return -Fault.RECORD_FIELDS.value
+            return -RecordFault.RECORD_FIELDS.value
         if not last < delta <= batch[LAST_DELTA]:
-            return -Fault.OFFSET.value
+            return -RecordFault.OFFSET.value
         last = delta
         position = end
         if limits[FIRST_OFFSET] <= batch[BASE_OFFSET] + delta < limits[NEXT_OFFSET]:
             offsets[row] = batch[BASE_OFFSET] + delta
             row += 1
     if position != batch[END]:
-        return -Fault.TRAILING.value
+        return -RecordFault.TRAILING.value
     return row
 
 
-# `renumbered`: what `renumber` did. The fault is one of `Fault`.
+# `renumbered`: what `renumber` did. The fault is one of `RecordFault`.
 KEPT, WRITTEN, MAX_TIMESTAMP, RENUMBER_FAULT, RENUMBERED_FIELDS = range(5)
 
 
@@ -512,9 +512,9 @@ def renumber(source: Array, batch: Array, limits: Array, target: Array, renumber
     for _ in range(batch[COUNT]):
         fault = _parse_record(source, position, batch[END], record)
         delta = record[R_OFFSET_DELTA]
-        if fault == Fault.NONE.value and not last_delta < delta <= batch[LAST_DELTA]:
-            fault = Fault.OFFSET.value
-        if fault != Fault.NONE.value:
+        if fault == RecordFault.NONE.value and not last_delta < delta <= batch[LAST_DELTA]:
+            fault = RecordFault.OFFSET.value
+        if fault != RecordFault.NONE.value:
             renumbered[RENUMBER_FAULT] = fault
             return
         last_delta = delta
@@ -541,9 +541,9 @@ def renumber(source: Array, batch: Array, limits: Array, target: Array, renumber
             kept += 1
         position = end
     if position != batch[END]:
-        renumbered[RENUMBER_FAULT] = Fault.TRAILING.value
+        renumbered[RENUMBER_FAULT] = RecordFault.TRAILING.value
         return
     renumbered[KEPT] = kept
     renumbered[WRITTEN] = written
     renumbered[MAX_TIMESTAMP] = highest
-    renumbered[RENUMBER_FAULT] = Fault.NONE.value
+    renumbered[RENUMBER_FAULT] = RecordFault.NONE.value

@@ -29,17 +29,6 @@ from waybill.records.batches.framing import HEADER_BYTES, Codec, Frame, pack_bat
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "BadCompression",
-    "DecompressedStream",
-    "OutputTooSmall",
-    "Recompressor",
-    "compress",
-    "compress_zstd",
-    "decompress_into",
-    "recompress",
-]
-
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 << 10

@@ -24,10 +24,7 @@ from waybill.records.batches.large_batch import LargeBatch
 from waybill.records.batches.limits import LARGEST, SET_ASIDE, Limits
 from waybill.records.batches.message_rows import (
     FAULT_REASONS,
-    HEADERS_TYPE,
     MAX_ROWS,
-    MESSAGE_SCHEMA,
-    NO_TIMESTAMP_US,
     MessageRows,
     batch_row,
 )
@@ -37,8 +34,6 @@ if TYPE_CHECKING:
 
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
-__all__ = ["HEADERS_TYPE", "MESSAGE_SCHEMA", "NO_TIMESTAMP_US", "DecodeBuffers", "decode", "decode_offsets"]
 
 _MAX_OFFSET = 2**63 - 1
 _MIN_RECORD_BYTES = 7
@@ -279,7 +274,7 @@ class _Decoder:
 
     def _raise_for(self, fault: int, batch: int) -> None:
         if fault:
-            raise self._corrupt(self._batches[batch][0], FAULT_REASONS[kernels.Fault(fault)])
+            raise self._corrupt(self._batches[batch][0], FAULT_REASONS[kernels.RecordFault(fault)])
 
     def _corrupt(self, position: int, reason: str) -> CorruptBatch:
         return CorruptBatch(self._where, position, reason)

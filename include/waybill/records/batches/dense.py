@@ -12,8 +12,6 @@ from typing import NamedTuple, TypeAlias
 from waybill.records.batches.compression import compress
 from waybill.records.batches.framing import BATCH_MAGIC, BatchHeader, Codec, pack_batch
 
-__all__ = ["MAX_BODY_BYTES", "DenseMessage", "Encoded", "encode_dense", "encode_headers", "length", "varint"]
-
 MAX_BODY_BYTES = 960 << 10
 """A batch has at most so many bytes of records before compression, or one message. Kafka's default limit is 1 MiB."""
 

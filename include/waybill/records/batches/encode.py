@@ -25,8 +25,6 @@ from waybill.records.batches.framing import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Record", "control_batch", "encode_batch", "to_records"]
-
 _CONTROL_KEY = struct.Struct(">hh")
 _CONTROL_VALUE = struct.Struct(">hi")
 _UINT64 = (1 << 64) - 1

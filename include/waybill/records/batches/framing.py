@@ -29,28 +29,6 @@ from waybill.base.errors import CorruptBatch, UnsupportedBatch
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "BATCH_MAGIC",
-    "DEFAULT_MAX_BATCH_BYTES",
-    "HEADER_BYTES",
-    "MAX_OFFSETS_IN_BATCH",
-    "BatchHeader",
-    "Codec",
-    "ControlType",
-    "Frame",
-    "Frames",
-    "TimestampType",
-    "check_crc",
-    "control_type",
-    "empty_batch",
-    "frames",
-    "is_abort_marker",
-    "pack_batch",
-    "read_frames",
-    "read_header",
-    "with_offsets_from",
-]
-
 BATCH_MAGIC = 2
 """The `magic` of format v2, the only version that Waybill reads and writes."""
 

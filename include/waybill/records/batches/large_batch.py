@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = ["MOST_BATCH_BYTES", "LargeBatch"]
-
 MOST_BATCH_BYTES = 4 << 30
 """After so many bytes of one batch the rest is left out. Kafka's producers build a batch in memory, in at most 2 GiB; a
 batch of zstd can hold 30,000 times its own bytes."""
@@ -75,9 +73,9 @@ class LargeBatch:
             elif self._is_next_too_large():
                 yield from self._pass_over()
             elif not self._read_more():
-                raise self._corrupt(FAULT_REASONS[kernels.Fault.RECORD_LENGTH])
+                raise self._corrupt(FAULT_REASONS[kernels.RecordFault.RECORD_LENGTH])
         if self._start < self._end or self._read_more():
-            raise self._corrupt(FAULT_REASONS[kernels.Fault.TRAILING])
+            raise self._corrupt(FAULT_REASONS[kernels.RecordFault.TRAILING])
 
     def _decode(self, count: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Yield the next whole messages, which end at `stop`."""
@@ -125,7 +123,7 @@ class LargeBatch:
             self._start = self._end = 0
             read = self._fill(self._window[: min(beyond, len(self._window))])
             if not read:
-                raise self._corrupt(FAULT_REASONS[kernels.Fault.RECORD_LENGTH])
+                raise self._corrupt(FAULT_REASONS[kernels.RecordFault.RECORD_LENGTH])
             beyond -= read
 
     def _read_more(self) -> bool:
@@ -174,7 +172,7 @@ class LargeBatch:
 
     def _raise_for(self, state: Int64s) -> None:
         if fault := int(state[kernels.FAULT]):
-            raise self._corrupt(FAULT_REASONS[kernels.Fault(fault)])
+            raise self._corrupt(FAULT_REASONS[kernels.RecordFault(fault)])
 
     def _corrupt(self, reason: str) -> CorruptBatch:
         return CorruptBatch(self._where, self._frame.position, reason)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["LARGEST", "MESSAGE_TOO_LARGE", "SET_ASIDE", "Limits", "is_beyond_limits"]
-
 SET_ASIDE = "set_aside"
 """The column of a batch of messages that holds why a message is not complete, or why the format of its backup object
 could not hold it; null for the other messages. A batch without such messages has no such column."""

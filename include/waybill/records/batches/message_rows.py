@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-__all__ = [
-    "FAULT_REASONS",
-    "HEADERS_TYPE",
-    "MAX_ROWS",
-    "MESSAGE_SCHEMA",
-    "NO_TIMESTAMP_US",
-    "SET_ASIDE_SCHEMA",
-    "MessageRows",
-    "batch_row",
-    "left_out",
-]
-
 HEADERS_TYPE = pa.list_(
     pa.field(
         "element",
@@ -65,12 +53,12 @@ SET_ASIDE_SCHEMA = MESSAGE_SCHEMA.append(pa.field(SET_ASIDE, pa.string()))
 _BATCH_ROW = struct.Struct(f"={kernels.BATCH_COLUMNS}q")
 _NO_HEADERS = pa.array([], HEADERS_TYPE.value_type)
 FAULT_REASONS = {
-    kernels.Fault.RECORD_LENGTH: "a record does not end within the batch",
-    kernels.Fault.RECORD_FIELDS: "a record's fields do not fit its length",
-    kernels.Fault.OFFSET: "a record's offset is not between the one before and the batch's last",
-    kernels.Fault.HEADERS: "a record's headers do not fit its length",
-    kernels.Fault.RECORD_END: "a record is longer than its fields",
-    kernels.Fault.TRAILING: "bytes are left after the last record",
+    kernels.RecordFault.RECORD_LENGTH: "a record does not end within the batch",
+    kernels.RecordFault.RECORD_FIELDS: "a record's fields do not fit its length",
+    kernels.RecordFault.OFFSET: "a record's offset is not between the one before and the batch's last",
+    kernels.RecordFault.HEADERS: "a record's headers do not fit its length",
+    kernels.RecordFault.RECORD_END: "a record is longer than its fields",
+    kernels.RecordFault.TRAILING: "bytes are left after the last record",
 }
 
 

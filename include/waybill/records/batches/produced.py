@@ -30,8 +30,6 @@ from waybill.records.batches.framing import (
     read_header,
 )
 
-__all__ = ["Producer", "is_sendable", "renumber", "stamp"]
-
 _FRONT = struct.Struct(">qiibI")
 _CHECKED = struct.Struct(">hiqqqhii")
 _NO_EPOCH = -1

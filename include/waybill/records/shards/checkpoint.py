@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
 
-__all__ = ["Checkpoint", "PositionKind", "ShardPosition"]
-
 
 class PositionKind(StrEnum):
     """What a position is stated by."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Shard", "by_id", "parents_first"]
-
 
 @dataclass(frozen=True, slots=True)
 class Shard:

@@ -26,20 +26,6 @@ from waybill.base.errors import ConfigError, ShardNotOwned
 from waybill.records.shards.checkpoint import Checkpoint, ShardPosition
 from waybill.records.shards.lineage import Shard
 
-__all__ = [
-    "Assignment",
-    "RetentionLoss",
-    "SlotMap",
-    "StreamOrigin",
-    "assignable",
-    "check_owned",
-    "check_slot_count",
-    "choose_slot",
-    "gaps",
-    "garbage",
-    "plan_assignments",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class StreamOrigin:

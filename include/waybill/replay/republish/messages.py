@@ -14,8 +14,6 @@ from waybill.replay.republish.truncations import EpochRun, Truncation
 from waybill.services.kafka.kafka import KafkaSource
 from waybill.services.store import Store
 
-__all__ = ["LoggedMessage", "LostMessage", "read_archived_messages", "read_new_messages"]
-
 
 class LostMessage(NamedTuple):
     """A message of the archive that the log does not have any more."""

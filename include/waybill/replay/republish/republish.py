@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from waybill.archive.chain.gaps import Decision
+from waybill.archive.chain.gaps import DecisionRecord
 from waybill.base import failpoints
 from waybill.base.errors import KafkaUnavailable, RestoreRefused
 from waybill.config.names import TopicPartition
@@ -35,10 +35,8 @@ from waybill.replay.republish.truncations import EpochRun
 from waybill.replay.requests.delivery.kafka_topic import TopicDelivery, Wording
 from waybill.replay.requests.delivery.steps import TargetUnavailable
 from waybill.replay.requests.message import ReplayedMessage
-from waybill.services.kafka.target import KafkaTarget
+from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store
-
-__all__ = ["HEADER", "RepublishResult", "republish"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +57,11 @@ class RepublishResult:
 
 def republish(
     store: Store,
-    target: KafkaTarget,
+    target: TargetCluster,
     generation: int,
     tp: TopicPartition,
     lost: Sequence[EpochRun],
-    decision: Decision,
+    decision: DecisionRecord,
     *,
     again: bool = False,
     allow_compacted: bool = False,
@@ -97,7 +95,7 @@ def republish(
         failpoints.reach("republish.recorded")
 
 
-def _delivery(target: KafkaTarget, tp: TopicPartition, state: Mapping[str, Any] | None, number: int) -> TopicDelivery:
+def _delivery(target: TargetCluster, tp: TopicPartition, state: Mapping[str, Any] | None, number: int) -> TopicDelivery:
     wording = Wording(
         "publication",
         f"abandon publication {number} (`waybill kafka republish` with --abandon {number}); some of its messages may "
@@ -107,7 +105,7 @@ def _delivery(target: KafkaTarget, tp: TopicPartition, state: Mapping[str, Any] 
     return TopicDelivery(target, tp.topic, state, only_partition=tp.partition, wording=wording)
 
 
-def _refuse_compacted(target: KafkaTarget, tp: TopicPartition) -> None:
+def _refuse_compacted(target: TargetCluster, tp: TopicPartition) -> None:
     topic = target.find_topic(tp.topic)
     if topic is not None and "compact" in topic.config.get("cleanup.policy", ""):
         raise RestoreRefused(
@@ -126,7 +124,7 @@ def _check_sizes(
             raise RestoreRefused(f"{tp}: the lost message at offset {message.offset} {reason}: raise it, and run again")
 
 
-def _publish(store: Store, target: KafkaTarget, record: Republished, clock_ms: Callable[[], int]) -> RepublishResult:
+def _publish(store: Store, target: TargetCluster, record: Republished, clock_ms: Callable[[], int]) -> RepublishResult:
     """Publish those messages of a record that the log does not have yet."""
     attempt = 0
     while True:
@@ -142,7 +140,7 @@ def _publish(store: Store, target: KafkaTarget, record: Republished, clock_ms: C
     return RepublishResult(record, messages)
 
 
-def _deliver(store: Store, target: KafkaTarget, record: Republished) -> int:
+def _deliver(store: Store, target: TargetCluster, record: Republished) -> int:
     delivery = _delivery(target, record.tp, record.delivery, record.number)
     delivery.prepare()
     count = 0

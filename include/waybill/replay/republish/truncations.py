@@ -26,17 +26,6 @@ from waybill.records.batches.framing import read_frames
 from waybill.services.kafka.kafka import EpochEnd, KafkaSource, LogRange
 from waybill.services.store import Store
 
-__all__ = [
-    "EpochRun",
-    "SeenEnd",
-    "Truncation",
-    "check_same_topic",
-    "find_truncations",
-    "leader_changes",
-    "lost_runs",
-    "possible_first_losses",
-]
-
 
 class EpochRun(NamedTuple):
     """Offsets `[first_offset, next_offset)` that were written by the leader of one epoch."""

@@ -27,10 +27,8 @@ from waybill.replay.requests.api_threads import DatabaseThreads
 from waybill.replay.requests.database import Database
 from waybill.replay.requests.queue import MAX_PAGE, Queue
 from waybill.replay.requests.request import MAX_KEYS, MAX_PRIORITY, parse_request, replay_of
-from waybill.replay.requests.states import State
+from waybill.replay.requests.states import RequestState
 from waybill.replay.requests.stored import RejectedMessage, StoredRequest
-
-__all__ = ["MAX_BODY_BYTES", "Caller", "create_app"]
 
 MAX_BODY_BYTES = 1 << 20
 _RETRY_SECONDS = 30
@@ -103,7 +101,7 @@ class RequestDocument(BaseModel):
     """A request with its state and progress."""
 
     id: str
-    state: State
+    state: RequestState
     reason: str
     problem: str = Field(description="Why the last attempt failed. It is tried again.")
     requester: str
@@ -236,7 +234,7 @@ def _router(
     async def list_requests(
         caller: Annotated[Caller, Depends(authenticate)],
         http: Request,
-        state: Annotated[State | None, Query()] = None,
+        state: Annotated[RequestState | None, Query()] = None,
         requester: Annotated[str | None, Query(description="Only for those who see all requests.")] = None,
         before: Annotated[str | None, Query(description="The id of the last request of the page before.")] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,

@@ -15,8 +15,6 @@ import anyio
 
 from waybill.base.errors import ReplayUnavailable
 
-__all__ = ["RETRY_SECONDS", "THREADS", "DatabaseThreads"]
-
 T = TypeVar("T")
 
 THREADS = 8

@@ -21,11 +21,9 @@ from waybill.records.batches.decode import DecodeBuffers, decode
 from waybill.records.batches.framing import Frame, check_crc, frames, read_frames
 from waybill.replay.requests.index.file_format import Block
 from waybill.replay.requests.index.lookup import list_index_files, look_up
-from waybill.replay.requests.matching import Wanted
+from waybill.replay.requests.matching import WantedMessages
 from waybill.replay.requests.message import Piece, ReplayedMessage
 from waybill.services.store import Store
-
-__all__ = ["read_archived"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +40,7 @@ def read_archived(
     store: Store,
     generation: int,
     tp: TopicPartition,
-    wanted: Wanted,
+    wanted: WantedMessages,
     first_offset: int,
     next_offset: int,
     *,
@@ -77,7 +75,7 @@ def _identity(each: ChainObject) -> tuple[int, int, int]:
 
 
 def _indexed_blocks(
-    store: Store, generation: int, tp: TopicPartition, wanted: Wanted, first_offset: int, next_offset: int
+    store: Store, generation: int, tp: TopicPartition, wanted: WantedMessages, first_offset: int, next_offset: int
 ) -> _Blocks:
     """Return the blocks to read of each object that the index covers."""
     for attempt in itertools.count(1):
@@ -98,7 +96,9 @@ def _indexed_blocks(
 class _Reading:
     """Reads objects of one topic-partition for one request."""
 
-    def __init__(self, store: Store, tp: TopicPartition, wanted: Wanted, first_offset: int, next_offset: int) -> None:
+    def __init__(
+        self, store: Store, tp: TopicPartition, wanted: WantedMessages, first_offset: int, next_offset: int
+    ) -> None:
         self._store, self._tp, self._wanted = store, tp, wanted
         self._first_offset, self._next_offset = first_offset, next_offset
         self._buffers = DecodeBuffers()

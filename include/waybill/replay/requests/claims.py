@@ -40,7 +40,7 @@ from sqlalchemy import (
 from waybill.base.errors import ReplayClaimLost, ReplayRefused, WaybillError
 from waybill.replay.requests.database import Database, rejected, requesters, requests
 from waybill.replay.requests.request import ReplayRequest
-from waybill.replay.requests.states import OPEN_STATES, TRANSITIONS, Event, State, states_before
+from waybill.replay.requests.states import OPEN_STATES, TRANSITIONS, RequestEvent, RequestState, states_before
 from waybill.replay.requests.stored import (
     Progress,
     RejectedMessage,
@@ -50,8 +50,6 @@ from waybill.replay.requests.stored import (
     plain_text,
     read_request,
 )
-
-__all__ = ["MAX_CURSOR_CHARACTERS", "Claim", "Claims"]
 
 MAX_CURSOR_CHARACTERS = 1 << 20
 _MAX_REASON_CHARACTERS = 2_000
@@ -122,7 +120,7 @@ class Claims:
         }
 
         def work(connection: Connection) -> None:
-            self._write(connection, claim, Event.PROGRESS, now_ms, values)
+            self._write(connection, claim, RequestEvent.PROGRESS, now_ms, values)
             _insert_rejected(connection, claim, now_ms, rejected_messages)
 
         self._database.write(work)
@@ -142,18 +140,18 @@ class Claims:
         A worker does so when its time is over, or its target does not answer. Raises `ReplayClaimLost`.
         """
         values = {"heartbeat_ms": None, "not_before_ms": not_before_ms}
-        self._database.write(lambda connection: self._write(connection, claim, Event.RELEASE, now_ms, values))
+        self._database.write(lambda connection: self._write(connection, claim, RequestEvent.RELEASE, now_ms, values))
 
-    def finish(self, claim: Claim, now_ms: int, event: Event, reason: str = "") -> None:
-        """End a request: `Event.COMPLETE`, or `Event.FAIL` with the reason. Raises `ReplayClaimLost`."""
-        if event not in (Event.COMPLETE, Event.FAIL):
+    def finish(self, claim: Claim, now_ms: int, event: RequestEvent, reason: str = "") -> None:
+        """End a request: `RequestEvent.COMPLETE`, or `RequestEvent.FAIL` with the reason. Raises `ReplayClaimLost`."""
+        if event not in (RequestEvent.COMPLETE, RequestEvent.FAIL):
             raise ValueError(f"{event} does not end a request")
         values: dict[str, Any] = {
             "heartbeat_ms": None,
             "finished_at_ms": now_ms,
             "reason": plain_text(reason, _MAX_REASON_CHARACTERS),
         }
-        if event is Event.COMPLETE:
+        if event is RequestEvent.COMPLETE:
             values["share"] = 1.0
         self._database.write(lambda connection: self._write(connection, claim, event, now_ms, values))
 
@@ -221,7 +219,7 @@ class Claims:
             update(requests)
             .where(requests.c.id == request_id, requests.c.claim == last_claim, *self._may_be_claimed(now_ms))
             .values(
-                state=_state_after(Event.CLAIM),
+                state=_state_after(RequestEvent.CLAIM),
                 claim=last_claim + 1,
                 worker=worker,
                 heartbeat_ms=now_ms,
@@ -235,10 +233,10 @@ class Claims:
         return True
 
     def _write(
-        self, connection: Connection, claim: Claim, event: Event | None, now_ms: int, values: dict[str, Any]
+        self, connection: Connection, claim: Claim, event: RequestEvent | None, now_ms: int, values: dict[str, Any]
     ) -> None:
         """Change the claimed request; `event` None: its state stays. Raises `ReplayClaimLost` if it is not claimed."""
-        states = states_before(event) if event else states_before(Event.RELEASE)
+        states = states_before(event) if event else states_before(RequestEvent.RELEASE)
         changed: dict[str, Any] = {"heartbeat_ms": now_ms, **values}
         if event:
             changed["state"] = _state_after(event)
@@ -256,22 +254,26 @@ class Claims:
             _accept_or_refuse(connection, claim, event)
 
 
-def _state_after(event: Event) -> ColumnElement[str]:
+def _state_after(event: RequestEvent) -> ColumnElement[str]:
     """Return the SQL expression of a request's state after an event, from the table of transitions."""
     after = {str(state): str(TRANSITIONS[state, event]) for state in states_before(event)}
     return case(after, value=requests.c.state, else_=requests.c.state)
 
 
-def _accept_or_refuse(connection: Connection, claim: Claim, event: Event | None) -> None:
+def _accept_or_refuse(connection: Connection, claim: Claim, event: RequestEvent | None) -> None:
     """Accept an end or a release that a transaction before this one has committed. Else raise `ReplayClaimLost`."""
     row = connection.execute(select(requests).where(requests.c.id == claim.request.id)).mappings().one_or_none()
     where = f"replay request {claim.request.id}"
     if row is None:
         raise ReplayClaimLost(f"{where} does not exist any more")
-    state, is_last = State(row["state"]), row["claim"] == claim.number
-    if is_last and event in (Event.COMPLETE, Event.FAIL) and state is TRANSITIONS[State.STARTED, event]:
+    state, is_last = RequestState(row["state"]), row["claim"] == claim.number
+    if (
+        is_last
+        and event in (RequestEvent.COMPLETE, RequestEvent.FAIL)
+        and state is TRANSITIONS[RequestState.STARTED, event]
+    ):
         return
-    if is_last and event is Event.RELEASE and not state.is_final and row["heartbeat_ms"] is None:
+    if is_last and event is RequestEvent.RELEASE and not state.is_final and row["heartbeat_ms"] is None:
         return
     if state.is_final:
         reason = f" ({row['reason']})" if row["reason"] else ""

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, Self
 from waybill.config.names import TopicPartition
 from waybill.replay.requests.stored import Progress
 
-__all__ = ["Cursor", "OffsetRange", "Place"]
-
 
 class OffsetRange(NamedTuple):
     """The offsets `[first_offset, next_offset)` of a topic-partition."""
@@ -24,7 +22,7 @@ class OffsetRange(NamedTuple):
     next_offset: int
 
 
-class Place(NamedTuple):
+class CursorPlace(NamedTuple):
     """A place in the ranges of a request: everything before it is read."""
 
     range_number: int
@@ -38,7 +36,7 @@ class Cursor:
 
     ranges: tuple[OffsetRange, ...]
     """What is read, in this order. It never changes, so every worker reads the same messages in the same order."""
-    place: Place
+    place: CursorPlace
     """Every message before it is delivered, rejected, or dropped as a duplicate."""
     found: int = 0
     """How many messages that the request asks for lie before the place."""
@@ -57,14 +55,14 @@ class Cursor:
     @classmethod
     def at_beginning(cls, ranges: Sequence[OffsetRange]) -> Self:
         """Return the cursor of a request of which nothing is read."""
-        cursor = cls(tuple(ranges), Place(0, 0))
+        cursor = cls(tuple(ranges), CursorPlace(0, 0))
         cursor.place = cursor.first_place_of(0)
         return cursor
 
     @classmethod
     def unplanned(cls) -> Self:
         """Return the cursor of a request for which it is not known yet what to read."""
-        return cls((), Place(0, 0), is_planned=False)
+        return cls((), CursorPlace(0, 0), is_planned=False)
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
@@ -74,7 +72,7 @@ class Cursor:
                 OffsetRange(TopicPartition(topic, partition), first_offset, next_offset)
                 for topic, partition, first_offset, next_offset in document["ranges"]
             ),
-            place=Place(*document["place"]),
+            place=CursorPlace(*document["place"]),
             found=document["found"],
             delivered=document["delivered"],
             duplicates=document["duplicates"],
@@ -119,14 +117,14 @@ class Cursor:
             passed += self.place.offset - self.ranges[number].first_offset
         return passed / total if total else 1.0
 
-    def first_place_of(self, range_number: int) -> Place:
+    def first_place_of(self, range_number: int) -> CursorPlace:
         """Return the place at which a range begins; behind the last one, the end."""
         if range_number >= len(self.ranges):
-            return Place(len(self.ranges), 0)
-        return Place(range_number, self.ranges[range_number].first_offset)
+            return CursorPlace(len(self.ranges), 0)
+        return CursorPlace(range_number, self.ranges[range_number].first_offset)
 
-    def place_behind(self, range_number: int, next_offset: int) -> Place:
+    def place_behind(self, range_number: int, next_offset: int) -> CursorPlace:
         """Return the place behind everything before `next_offset` of a range."""
         if next_offset >= self.ranges[range_number].next_offset:
             return self.first_place_of(range_number + 1)
-        return Place(range_number, next_offset)
+        return CursorPlace(range_number, next_offset)

@@ -44,8 +44,6 @@ from waybill.config.connections.database import DatabaseEndpoint
 from waybill.config.models import Config
 from waybill.replay.requests.request import replay_of
 
-__all__ = ["REVISION", "Database", "locks", "metadata", "rejected", "requesters", "requests", "version"]
-
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 

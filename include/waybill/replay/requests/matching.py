@@ -12,10 +12,8 @@ from waybill.config.names import TopicPartition
 from waybill.records.batches.limits import SET_ASIDE, is_beyond_limits
 from waybill.replay.requests.message import ReplayedMessage
 
-__all__ = ["Wanted"]
 
-
-class Wanted:
+class WantedMessages:
     """The keys and the time range of a request."""
 
     def __init__(self, keys: Collection[bytes], from_ms: int, to_ms: int) -> None:

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from waybill.config.names import TopicPartition
 
-__all__ = ["Piece", "ReplayedMessage"]
-
 
 class ReplayedMessage(NamedTuple):
     """A message as it was archived. Topic-partition and offset identify it."""

@@ -24,10 +24,15 @@ from waybill.replay.requests.request import (
     first_id_of,
     new_request_id,
 )
-from waybill.replay.requests.states import FINAL_STATES, OPEN_STATES, TRANSITIONS, Event, State, states_before
+from waybill.replay.requests.states import (
+    FINAL_STATES,
+    OPEN_STATES,
+    TRANSITIONS,
+    RequestEvent,
+    RequestState,
+    states_before,
+)
 from waybill.replay.requests.stored import RejectedMessage, StoredRequest, UnreadableRequest, plain_text, read_request
-
-__all__ = ["MAX_PAGE", "Page", "Queue"]
 
 MAX_PAGE = 1_000
 _DAY_MS = 86_400_000
@@ -90,7 +95,7 @@ class Queue:
     def page(
         self,
         *,
-        state: State | None = None,
+        state: RequestState | None = None,
         requester: str | None = None,
         before_id: str | None = None,
         limit: int = 100,
@@ -166,13 +171,16 @@ class Queue:
         def work(connection: Connection) -> StoredRequest:
             connection.execute(
                 update(requests)
-                .where(requests.c.id == checked, requests.c.state.in_(states_before(Event.CANCEL)))
+                .where(requests.c.id == checked, requests.c.state.in_(states_before(RequestEvent.CANCEL)))
                 .values(
-                    state=TRANSITIONS[State.OPEN, Event.CANCEL], reason=text, heartbeat_ms=None, finished_at_ms=now_ms
+                    state=TRANSITIONS[RequestState.OPEN, RequestEvent.CANCEL],
+                    reason=text,
+                    heartbeat_ms=None,
+                    finished_at_ms=now_ms,
                 )
             )
             stored = _existing(connection, checked)
-            if stored.state is not State.CANCELLED:
+            if stored.state is not RequestState.CANCELLED:
                 raise ReplayRefused(f"{checked} is {stored.state} already, and cannot be cancelled", "state")
             return stored
 
@@ -257,7 +265,7 @@ def _insert(connection: Connection, request: ReplayRequest, idempotency_key: str
             created_at_ms=request.created_at_ms,
             idempotency_key=idempotency_key,
             fingerprint=request.requested.fingerprint(),
-            state=State.OPEN,
+            state=RequestState.OPEN,
             reason="",
             claim=0,
             not_before_ms=0,

@@ -28,7 +28,7 @@ from waybill.config.names import TopicPartition
 from waybill.records.batches.decode import decode
 from waybill.records.batches.framing import BatchHeader
 from waybill.replay.requests.cursor import OffsetRange
-from waybill.replay.requests.matching import Wanted
+from waybill.replay.requests.matching import WantedMessages
 from waybill.services.coordination import CommittedOffset, Coordinator
 from waybill.services.kafka.cluster import Topic
 from waybill.services.kafka.kafka import KafkaSource, LogRange
@@ -36,8 +36,6 @@ from waybill.services.store import Store
 
 if TYPE_CHECKING:
     from waybill.archive.ingest.slot_source import SlotSource
-
-__all__ = ["find_ranges", "find_slot_ranges", "partition_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +49,7 @@ def partition_of(key: bytes, partition_count: int) -> int:
 
 
 def find_ranges(
-    stream: Stream, wanted: Wanted, store: Store, kafka: KafkaSource, coordinator: Coordinator
+    stream: Stream, wanted: WantedMessages, store: Store, kafka: KafkaSource, coordinator: Coordinator
 ) -> list[OffsetRange]:
     """Return what to read for a request, in order. Raises `KafkaUnavailable`, `StoreUnavailable` and their like."""
     described = kafka.describe_streams({"": stream})[""]
@@ -79,7 +77,7 @@ def find_ranges(
 
 
 def find_slot_ranges(
-    stream: Stream, wanted: Wanted, store: Store, slots: SlotSource, coordinator: Coordinator
+    stream: Stream, wanted: WantedMessages, store: Store, slots: SlotSource, coordinator: Coordinator
 ) -> list[OffsetRange]:
     """Return what to read for a request of a Kinesis stream: the chains of all of its slots.
 
@@ -118,7 +116,7 @@ def _chain_starts(
 
 def _offsets(
     tp: TopicPartition,
-    wanted: Wanted,
+    wanted: WantedMessages,
     kafka: KafkaSource,
     archived: tuple[int, int] | None,
     log_range: LogRange | None,
@@ -144,7 +142,7 @@ def _offsets(
 
 def _partitions(
     stream: Stream,
-    wanted: Wanted,
+    wanted: WantedMessages,
     kafka: KafkaSource,
     tps: list[TopicPartition],
     in_kafka: Collection[TopicPartition],

@@ -20,14 +20,12 @@ from waybill.base.errors import RetentionGap
 from waybill.config.names import TopicPartition
 from waybill.records.batches.decode import decode
 from waybill.replay.requests.archived import read_archived
-from waybill.replay.requests.cursor import Cursor, OffsetRange, Place
-from waybill.replay.requests.matching import Wanted
+from waybill.replay.requests.cursor import Cursor, CursorPlace, OffsetRange
+from waybill.replay.requests.matching import WantedMessages
 from waybill.replay.requests.message import Piece
 from waybill.services.coordination import Coordinator
 from waybill.services.kafka.kafka import KafkaSource
 from waybill.services.store import Store
-
-__all__ = ["Reader"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +39,7 @@ class Reader:
         kafka: KafkaSource | None,
         coordinator: Coordinator,
         generation: int,
-        wanted: Wanted,
+        wanted: WantedMessages,
         should_stop: Callable[[], bool],
     ) -> None:
         """`kafka` has the stream's isolation level; None for Kinesis, of which only the archive is
@@ -58,7 +56,7 @@ class Reader:
         Raises `ChainBroken` and `CorruptBatch` for the archive, `RetentionGap` when Kafka has deleted what was not
         archived, `KafkaUnavailable`, `StoreUnavailable` and `CoordinationUnavailable`.
         """
-        place: Place = cursor.place
+        place: CursorPlace = cursor.place
         for number in range(place.range_number, len(cursor.ranges)):
             each = cursor.ranges[number]
             first_offset = place.offset if number == place.range_number else each.first_offset

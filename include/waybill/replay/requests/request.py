@@ -30,21 +30,6 @@ from waybill.config.models.replay import Replay
 from waybill.config.names import Extension
 from waybill.replay.requests.targets import Target, parse_target, read_target, shown
 
-__all__ = [
-    "MAX_KEYS",
-    "MAX_KEY_BYTES",
-    "MAX_PRIORITY",
-    "ReplayRequest",
-    "Requested",
-    "check_request_id",
-    "check_requester",
-    "first_id_of",
-    "new_request_id",
-    "parse_request",
-    "replay_of",
-    "time_text_of",
-]
-
 MAX_KEYS = 100
 MAX_KEY_BYTES = 4096
 MAX_PRIORITY = 9

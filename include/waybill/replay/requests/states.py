@@ -14,10 +14,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-__all__ = ["FINAL_STATES", "OPEN_STATES", "TRANSITIONS", "Event", "State", "states_before"]
 
-
-class State(StrEnum):
+class RequestState(StrEnum):
     """The state of a replay request."""
 
     OPEN = "open"
@@ -39,7 +37,7 @@ class State(StrEnum):
         return self in FINAL_STATES
 
 
-class Event(StrEnum):
+class RequestEvent(StrEnum):
     """What happens to a replay request."""
 
     CLAIM = "claim"
@@ -50,31 +48,31 @@ class Event(StrEnum):
     CANCEL = "cancel"
 
 
-FINAL_STATES = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
-OPEN_STATES = frozenset(State) - FINAL_STATES
+FINAL_STATES = frozenset({RequestState.COMPLETED, RequestState.FAILED, RequestState.CANCELLED})
+OPEN_STATES = frozenset(RequestState) - FINAL_STATES
 """The states that count for the quotas of open requests."""
 
-TRANSITIONS: Mapping[tuple[State, Event], State] = MappingProxyType(
+TRANSITIONS: Mapping[tuple[RequestState, RequestEvent], RequestState] = MappingProxyType(
     {
-        (State.OPEN, Event.CLAIM): State.STARTED,
-        (State.OPEN, Event.CANCEL): State.CANCELLED,
-        (State.STARTED, Event.CLAIM): State.STARTED,
-        (State.STARTED, Event.PROGRESS): State.ONGOING,
-        (State.STARTED, Event.RELEASE): State.STARTED,
-        (State.STARTED, Event.COMPLETE): State.COMPLETED,
-        (State.STARTED, Event.FAIL): State.FAILED,
-        (State.STARTED, Event.CANCEL): State.CANCELLED,
-        (State.ONGOING, Event.CLAIM): State.ONGOING,
-        (State.ONGOING, Event.PROGRESS): State.ONGOING,
-        (State.ONGOING, Event.RELEASE): State.ONGOING,
-        (State.ONGOING, Event.COMPLETE): State.COMPLETED,
-        (State.ONGOING, Event.FAIL): State.FAILED,
-        (State.ONGOING, Event.CANCEL): State.CANCELLED,
+        (RequestState.OPEN, RequestEvent.CLAIM): RequestState.STARTED,
+        (RequestState.OPEN, RequestEvent.CANCEL): RequestState.CANCELLED,
+        (RequestState.STARTED, RequestEvent.CLAIM): RequestState.STARTED,
+        (RequestState.STARTED, RequestEvent.PROGRESS): RequestState.ONGOING,
+        (RequestState.STARTED, RequestEvent.RELEASE): RequestState.STARTED,
+        (RequestState.STARTED, RequestEvent.COMPLETE): RequestState.COMPLETED,
+        (RequestState.STARTED, RequestEvent.FAIL): RequestState.FAILED,
+        (RequestState.STARTED, RequestEvent.CANCEL): RequestState.CANCELLED,
+        (RequestState.ONGOING, RequestEvent.CLAIM): RequestState.ONGOING,
+        (RequestState.ONGOING, RequestEvent.PROGRESS): RequestState.ONGOING,
+        (RequestState.ONGOING, RequestEvent.RELEASE): RequestState.ONGOING,
+        (RequestState.ONGOING, RequestEvent.COMPLETE): RequestState.COMPLETED,
+        (RequestState.ONGOING, RequestEvent.FAIL): RequestState.FAILED,
+        (RequestState.ONGOING, RequestEvent.CANCEL): RequestState.CANCELLED,
     }
 )
 """The state after an event. An event that is not listed for a state is refused."""
 
 
-def states_before(event: Event) -> tuple[State, ...]:
+def states_before(event: RequestEvent) -> tuple[RequestState, ...]:
     """Return the states in which `event` is allowed."""
     return tuple(state for state, allowed in TRANSITIONS if allowed is event)

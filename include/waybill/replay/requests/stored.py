@@ -14,9 +14,7 @@ from waybill.base.documents import read_document
 from waybill.base.errors import DocumentDamaged, WaybillError, expected
 from waybill.replay.requests.database import requests
 from waybill.replay.requests.request import ReplayRequest, Requested, time_text_of
-from waybill.replay.requests.states import State
-
-__all__ = ["Progress", "RejectedMessage", "StoredRequest", "UnreadableRequest", "is_claimed_at", "read_request"]
+from waybill.replay.requests.states import RequestState
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +53,7 @@ class StoredRequest:
     """A request with its state, its claim and its progress."""
 
     request: ReplayRequest
-    state: State
+    state: RequestState
     reason: str
     """Why it failed, or who cancelled it and why; else empty."""
     claim: int
@@ -126,7 +124,7 @@ class StoredRequest:
                 requester=row["requester"],
                 created_at_ms=row["created_at_ms"],
             ),
-            state=State(row["state"]),
+            state=RequestState(row["state"]),
             reason=row["reason"],
             claim=row["claim"],
             worker=row["worker"],

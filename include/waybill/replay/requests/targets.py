@@ -14,17 +14,6 @@ from waybill.config.connections.masking import masked_url
 from waybill.config.models import Config
 from waybill.config.models.replay import Replay
 
-__all__ = [
-    "KafkaTarget",
-    "ObjectCompression",
-    "S3Target",
-    "Target",
-    "WebhookTarget",
-    "parse_target",
-    "read_target",
-    "shown",
-]
-
 _MAX_URL_CHARACTERS = 2_000
 _TYPES = "webhook, kafka, s3"
 

@@ -21,25 +21,23 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from waybill.archive.ingest.services import Services, connect
+from waybill.archive.ingest.services import IngestServices, connect
 from waybill.base import failpoints
 from waybill.base.errors import ReplayClaimLost, ReplayRefused, ReplayUnavailable, UnexpectedFailure, WaybillError
 from waybill.config import names
 from waybill.config.models import Config
 from waybill.config.models.quantities import format_duration
 from waybill.replay.requests.claims import Claim, Claims
-from waybill.replay.requests.cursor import Cursor, Place
+from waybill.replay.requests.cursor import Cursor, CursorPlace
 from waybill.replay.requests.database import Database
 from waybill.replay.requests.delivery.seen import SeenIds
-from waybill.replay.requests.delivery.steps import Delivery, Step, TargetUnavailable, open_delivery
-from waybill.replay.requests.matching import Wanted
+from waybill.replay.requests.delivery.steps import Delivery, DeliveryStep, TargetUnavailable, open_delivery
+from waybill.replay.requests.matching import WantedMessages
 from waybill.replay.requests.message import ReplayedMessage
 from waybill.replay.requests.ranges import find_ranges, find_slot_ranges
 from waybill.replay.requests.reader import Reader
 from waybill.replay.requests.request import replay_of
-from waybill.replay.requests.states import Event
-
-__all__ = ["Served", "count_open", "serve"]
+from waybill.replay.requests.states import RequestEvent
 
 logger = logging.getLogger(__name__)
 
@@ -179,12 +177,12 @@ class _Turn:
                 return
             delivery.finish()
             failpoints.reach("replay.finished")
-            self._claims.finish(self._claim, _now_ms(), Event.COMPLETE)
+            self._claims.finish(self._claim, _now_ms(), RequestEvent.COMPLETE)
             self._served.completed += 1
             logger.info("replay request %s: %d messages delivered", self._request.id, cursor.delivered)
             _remove_seen(services, self._request.id)
 
-    def _planned(self, services: Services) -> Cursor:
+    def _planned(self, services: IngestServices) -> Cursor:
         """Return the cursor of the claim; for the first claim, a new one, which is stored."""
         if self._cursor is None or not self._cursor.is_planned:
             requested = self._request.requested
@@ -201,21 +199,21 @@ class _Turn:
             self._save()
         return self._cursor
 
-    def reader(self, services: Services, should_stop: Callable[[], bool]) -> Reader:
+    def reader(self, services: IngestServices, should_stop: Callable[[], bool]) -> Reader:
         """Return the reader of the request's messages."""
         generation = self._config.stream(self._request.requested.stream).generation
         kafka = services.kafka if services.slots is None else None
         return Reader(services.store, kafka, services.coordinator, generation, self._wanted, should_stop)
 
     @property
-    def _wanted(self) -> Wanted:
+    def _wanted(self) -> WantedMessages:
         requested = self._request.requested
-        return Wanted(requested.keys, requested.from_ms, requested.to_ms)
+        return WantedMessages(requested.keys, requested.from_ms, requested.to_ms)
 
-    def _deliver(self, services: Services, cursor: Cursor, delivery: Delivery) -> None:
+    def _deliver(self, services: IngestServices, cursor: Cursor, delivery: Delivery) -> None:
         """Read and deliver from the cursor on, and store it after each step."""
         seen = _StoredSeen(services, self._request.id, self._claim.number) if self._drops_duplicates else None
-        messages = _Messages(self, services, cursor, seen, delivery.expected_messages())
+        messages = _TurnMessages(self, services, cursor, seen, delivery.expected_messages())
         for step in _with_state(delivery.steps(messages.read()), cursor, delivery):
             failpoints.reach("replay.delivered")
             messages.take(step)
@@ -269,7 +267,7 @@ class _Turn:
 
     # --- the database ---
 
-    def _save(self, step: Step | None = None) -> None:
+    def _save(self, step: DeliveryStep | None = None) -> None:
         assert self._cursor is not None
         rejections = () if step is None else step.rejections
         self._claims.record_progress(self._claim, _now_ms(), self._cursor.progress(), rejections)
@@ -293,7 +291,7 @@ class _Turn:
     def _fail(self, reason: str) -> None:
         logger.warning("replay request %s fails: %s", self._request.id, reason)
         try:
-            self._claims.finish(self._claim, _now_ms(), Event.FAIL, reason)
+            self._claims.finish(self._claim, _now_ms(), RequestEvent.FAIL, reason)
             self._served.failed += 1
         except ReplayClaimLost as error:
             logger.info("%s", error)
@@ -320,7 +318,7 @@ class _Turn:
         self._release(wait_seconds)
 
 
-def _with_state(steps: Iterator[Step], cursor: Cursor, delivery: Delivery) -> Iterator[Step]:
+def _with_state(steps: Iterator[DeliveryStep], cursor: Cursor, delivery: Delivery) -> Iterator[DeliveryStep]:
     """Yield the steps. A target that is away leaves its state in the cursor: when it may be asked again."""
     try:
         yield from steps
@@ -329,16 +327,16 @@ def _with_state(steps: Iterator[Step], cursor: Cursor, delivery: Delivery) -> It
         raise
 
 
-class _Messages:
+class _TurnMessages:
     """The messages of a turn, in order, and the places behind them."""
 
     def __init__(
-        self, turn: _Turn, services: Services, cursor: Cursor, seen: _StoredSeen | None, expected_messages: int
+        self, turn: _Turn, services: IngestServices, cursor: Cursor, seen: _StoredSeen | None, expected_messages: int
     ) -> None:
         """`expected_messages`: so many are read even if the turn is over."""
         self._turn, self._services, self._cursor, self._seen = turn, services, cursor, seen
         self._expected = expected_messages
-        self._waiting: deque[tuple[Place, int, int]] = deque()
+        self._waiting: deque[tuple[CursorPlace, int, int]] = deque()
         """For each message that is read and not done: the place behind it, and the figures there."""
         self.read_to = cursor.place
         self.found, self.duplicates = cursor.found, cursor.duplicates
@@ -366,7 +364,7 @@ class _Messages:
                     cursor.place, cursor.found, cursor.duplicates = self.read_to, self.found, self.duplicates
                     turn.save_now_and_then()
 
-    def take(self, step: Step) -> None:
+    def take(self, step: DeliveryStep) -> None:
         """Move the cursor behind the messages of a step."""
         cursor = self._cursor
         for _ in range(step.messages):
@@ -380,7 +378,7 @@ class _Messages:
 class _StoredSeen:
     """The ids of the request's messages, stored in S3 before the cursor that is behind them."""
 
-    def __init__(self, services: Services, request_id: str, claim: int) -> None:
+    def __init__(self, services: IngestServices, request_id: str, claim: int) -> None:
         self._store, self._request_id, self._claim = services.store, request_id, claim
         self._ids = SeenIds()
         prefix = names.replay_seen_prefix(self._store.prefix, request_id)
@@ -396,7 +394,7 @@ class _StoredSeen:
             self._store.replace(key, changes)
 
 
-def _remove_seen(services: Services, request_id: str) -> None:
+def _remove_seen(services: IngestServices, request_id: str) -> None:
     for key in list(services.store.keys(names.replay_seen_prefix(services.store.prefix, request_id))):
         services.store.remove_if_exists(key)
 

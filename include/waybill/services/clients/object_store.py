@@ -19,8 +19,6 @@ from waybill.services.clients.s3 import current_keys, find_region
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config, S3Credential
 
-__all__ = ["object_store"]
-
 _CONNECT_TIMEOUT = timedelta(seconds=5)
 _TIMEOUT = timedelta(seconds=20)
 _RETRIES = 1

@@ -27,14 +27,12 @@ from waybill.base.errors import RegistryRefused, RegistryUnavailable
 from waybill.config.connections import RegistryEndpoint
 from waybill.services.clients.registry_answers import (
     MAX_REFERENCES,
-    Answer,
-    Kind,
+    AnswerKind,
     Reference,
+    RegistryAnswer,
     read_answer,
     read_references,
 )
-
-__all__ = ["MAX_SCHEMA_ID", "RegisteredSchema", "SchemaRegistry", "UnusableSchema"]
 
 PATIENCE_SECONDS = 60.0
 """How long requests to a registry that does not answer are repeated before the task fails."""
@@ -79,7 +77,7 @@ class SchemaRegistry:
         self._endpoint = endpoint
         self._patience_seconds = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
         self._tls: Any = endpoint.tls.context() if endpoint.tls else True
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, RegistryAnswer] = {}
         self._open: httpx.Client | None = None
         self._is_connected = False
         self._has_given_schemas = False
@@ -99,9 +97,9 @@ class SchemaRegistry:
             return None
         with self.connected():
             answer = self._get(f"/schemas/ids/{schema_id}")
-            if answer.kind is Kind.NOT_FOUND:
+            if answer.kind is AnswerKind.NOT_FOUND:
                 return None
-            if answer.kind is Kind.STRANGE:
+            if answer.kind is AnswerKind.STRANGE:
                 return UnusableSchema(f"cannot be read: the registry answers {answer.status}")
             try:
                 return RegisteredSchema(answer.schema_type, answer.schema, tuple(self._texts_below(answer)))
@@ -129,7 +127,7 @@ class SchemaRegistry:
 
     # --- references ---------------------------------------------------------------------------------------------------
 
-    def _texts_below(self, root: Answer) -> list[str]:
+    def _texts_below(self, root: RegistryAnswer) -> list[str]:
         """Return the texts of the schemas that a schema refers to, each once and after those that it needs.
 
         Raises `ValueError` with a fault of them that continues "the schema …". The walk keeps its own stack: a chain of
@@ -164,11 +162,11 @@ class SchemaRegistry:
             stack.append((reference.path, found.schema, iter(read_references(found))))
         return texts
 
-    def _referenced(self, reference: Reference, schema_type: str) -> Answer:
+    def _referenced(self, reference: Reference, schema_type: str) -> RegistryAnswer:
         answer = self._get(reference.path)
-        if answer.kind is Kind.NOT_FOUND:
+        if answer.kind is AnswerKind.NOT_FOUND:
             raise ValueError(f"refers to {reference}, which the registry does not have")
-        if answer.kind is Kind.STRANGE:
+        if answer.kind is AnswerKind.STRANGE:
             raise ValueError(f"refers to {reference}, which cannot be read: the registry answers {answer.status}")
         if answer.schema_type != schema_type:
             raise ValueError(f"refers to {reference}, which is {answer.schema_type}, not {schema_type}")
@@ -176,23 +174,23 @@ class SchemaRegistry:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _get(self, path: str) -> Answer:
+    def _get(self, path: str) -> RegistryAnswer:
         """Return the answer about one schema. Raise an error if the answer concerns the registry."""
         if path not in self._answers:
             self._answers[path] = self._about_one_schema(path, self._request_patiently(path))
         return self._answers[path]
 
-    def _about_one_schema(self, path: str, answer: Answer) -> Answer:
-        if answer.kind is Kind.SCHEMA:
+    def _about_one_schema(self, path: str, answer: RegistryAnswer) -> RegistryAnswer:
+        if answer.kind is AnswerKind.SCHEMA:
             self._has_given_schemas = self._is_registry = True
-        elif answer.kind is Kind.NOT_FOUND:
+        elif answer.kind is AnswerKind.NOT_FOUND:
             self._is_registry = True
         elif answer.code == httpx.codes.FORBIDDEN:
             self._forbidden = self._forbidden or self._refused(path, answer)
         elif not self._has_proved():
             raise self._refused(path, answer)
         elif answer.code == httpx.codes.NOT_FOUND:
-            return Answer(Kind.NOT_FOUND, answer.code, answer.status)
+            return RegistryAnswer(AnswerKind.NOT_FOUND, answer.code, answer.status)
         return answer
 
     def _has_proved(self) -> bool:
@@ -201,17 +199,17 @@ class SchemaRegistry:
             self._is_registry = any(self._request_patiently(path).is_list for path in _PROBES)
         return self._is_registry
 
-    def _refused(self, path: str, answer: Answer) -> RegistryRefused:
+    def _refused(self, path: str, answer: RegistryAnswer) -> RegistryRefused:
         return RegistryRefused(self._endpoint.url + path, answer.status, self._endpoint.remedy)
 
-    def _request_patiently(self, path: str) -> Answer:
+    def _request_patiently(self, path: str) -> RegistryAnswer:
         attempts = Retrying(
             stop=stop_after_delay(self._patience_seconds),
             wait=wait_exponential_jitter(multiplier=0.2, max=5.0),
             retry=retry_if_exception_type(RegistryUnavailable),
             reraise=True,
         )
-        answer: Answer = attempts(self._request, path)
+        answer: RegistryAnswer = attempts(self._request, path)
         return answer
 
     def _client(self) -> httpx.Client:
@@ -223,7 +221,7 @@ class SchemaRegistry:
             timeout=_TIMEOUT,
         )
 
-    def _request(self, path: str) -> Answer:
+    def _request(self, path: str) -> RegistryAnswer:
         try:
             if self._open is None:
                 self._open = self._client()

@@ -16,8 +16,6 @@ from urllib.parse import quote
 
 import httpx
 
-__all__ = ["MAX_REFERENCES", "Answer", "Kind", "Reference", "read_answer", "read_references"]
-
 MAX_ANSWER_BYTES = 8 << 20
 """The most bytes of an answer. A schema's text in JSON is a little longer than the schema."""
 MAX_REFERENCES = 1_000
@@ -30,7 +28,7 @@ _NOT_FOUND = range(40400, 40500)
 _SHOWN_CHARACTERS = 200
 
 
-class Kind(Enum):
+class AnswerKind(Enum):
     """What an answer is."""
 
     SCHEMA = "a schema"
@@ -40,10 +38,10 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Answer:
+class RegistryAnswer:
     """The answer to one request."""
 
-    kind: Kind
+    kind: AnswerKind
     code: int
     """The HTTP status code."""
     status: str
@@ -73,7 +71,7 @@ class Reference:
         return f"{shown(self.subject)} version {self.version}"
 
 
-def read_answer(client: httpx.Client, url: str) -> Answer:
+def read_answer(client: httpx.Client, url: str) -> RegistryAnswer:
     """Request a URL. Raises `httpx.TransportError`, or `httpx.InvalidURL` and others for an impossible address."""
     started = time.monotonic()
     content = bytearray()
@@ -91,20 +89,24 @@ def read_answer(client: httpx.Client, url: str) -> Answer:
     return _classified(response, status, bytes(content))
 
 
-def _classified(response: httpx.Response, status: str, content: bytes) -> Answer:
+def _classified(response: httpx.Response, status: str, content: bytes) -> RegistryAnswer:
     document = _json(content)
     if isinstance(document, list):
-        return Answer(Kind.STRANGE, response.status_code, f"{status}, and a list", is_list=response.is_success)
+        return RegistryAnswer(
+            AnswerKind.STRANGE, response.status_code, f"{status}, and a list", is_list=response.is_success
+        )
     fields: dict[str, Any] = document if isinstance(document, dict) else {}
     may_be_not_found = response.is_success or response.status_code == httpx.codes.NOT_FOUND
     if may_be_not_found and _is_not_found(fields.get("error_code")):
-        return Answer(Kind.NOT_FOUND, response.status_code, status)
+        return RegistryAnswer(AnswerKind.NOT_FOUND, response.status_code, status)
     if not response.is_success:
         return _strange(response, status + _target(response.headers.get("location", "")))
     schema, schema_type = fields.get("schema"), fields.get("schemaType") or "AVRO"
     if not isinstance(schema, str) or not isinstance(schema_type, str):
         return _strange(response, f"{status}, and the body is no schema")
-    return Answer(Kind.SCHEMA, response.status_code, status, schema, shown(schema_type), fields.get("references"))
+    return RegistryAnswer(
+        AnswerKind.SCHEMA, response.status_code, status, schema, shown(schema_type), fields.get("references")
+    )
 
 
 def _target(location: str) -> str:
@@ -112,8 +114,8 @@ def _target(location: str) -> str:
     return f", to {shown(re.sub(r'//[^/@]*@', '//', location.partition('?')[0]))}" if location else ""
 
 
-def _strange(response: httpx.Response, status: str) -> Answer:
-    return Answer(Kind.STRANGE, response.status_code, status)
+def _strange(response: httpx.Response, status: str) -> RegistryAnswer:
+    return RegistryAnswer(AnswerKind.STRANGE, response.status_code, status)
 
 
 def _is_not_found(error_code: Any) -> bool:
@@ -127,7 +129,7 @@ def _json(content: bytes) -> Any:
         return None
 
 
-def read_references(answer: Answer) -> list[Reference]:
+def read_references(answer: RegistryAnswer) -> list[Reference]:
     """Return the references of a schema. Raise `ValueError` if they are not what a registry states."""
     if answer.references is None:
         return []

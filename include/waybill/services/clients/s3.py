@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from botocore.credentials import DeferredRefreshableCredentials, ReadOnlyCredentials
     from botocore.exceptions import ClientError
 
-__all__ = ["current_keys", "find_region", "renewed_keys", "role_error", "s3_client", "service_client"]
-
 _STS_OPTIONS: dict[str, Any] = {
     "connect_timeout": 5,
     "read_timeout": 20,

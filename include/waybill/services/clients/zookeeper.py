@@ -21,8 +21,6 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAF
 from waybill.base.errors import ConfigError, CoordinationUnavailable
 from waybill.config.connections import Access, Tls, ZooKeeperEndpoint
 
-__all__ = ["ZooKeeperClient"]
-
 _POLL_SECONDS = 0.02
 
 _ACLS: dict[Access, list[ACL]] = {

@@ -10,34 +10,35 @@ raises `CoordinationUnavailable` instead. What a rival committed in the meantime
 version that was read.
 """
 
+from waybill.config.names import Stage
 from waybill.services.coordination.coordinator import Coordinator, IngestState, read_ingest_states
 from waybill.services.coordination.day_marks import DayMark, MarkedOffset, StreamMark
-from waybill.services.coordination.group_problems import GroupProblems, Problem
+from waybill.services.coordination.group_problems import GroupProblem, GroupProblems
 from waybill.services.coordination.nodes import CommittedOffset, OffsetCounts, SlotRead, Stop
 from waybill.services.coordination.paths import ZkPaths
-from waybill.services.coordination.pauses import Pause, PauseAction, Stage, StreamPauses, read_pauses
+from waybill.services.coordination.pauses import Pause, PauseAction, StreamPauses, read_pauses
 from waybill.services.coordination.session import ZooKeeperSession
-from waybill.services.coordination.usage import ALL_STREAMS, KEPT_DAYS, Usage, UsageStore, store_usage
+from waybill.services.coordination.usage import ALL_STREAMS, KEPT_DAYS, DailyUsage, UsageStore, store_usage
 
 __all__ = [
     "ALL_STREAMS",
     "KEPT_DAYS",
     "CommittedOffset",
     "Coordinator",
+    "DailyUsage",
     "DayMark",
+    "GroupProblem",
     "GroupProblems",
     "IngestState",
     "MarkedOffset",
     "OffsetCounts",
     "Pause",
     "PauseAction",
-    "Problem",
     "SlotRead",
     "Stage",
     "Stop",
     "StreamMark",
     "StreamPauses",
-    "Usage",
     "UsageStore",
     "ZkPaths",
     "ZooKeeperSession",

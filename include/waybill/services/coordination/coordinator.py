@@ -29,8 +29,6 @@ from waybill.services.coordination.session import NodeConflict, ZooKeeperSession
 if TYPE_CHECKING:
     from waybill.config.models import Config
 
-__all__ = ["Coordinator", "IngestState", "read_ingest_states"]
-
 logger = logging.getLogger(__name__)
 
 

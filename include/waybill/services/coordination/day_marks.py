@@ -17,8 +17,6 @@ from waybill.base.documents import read_document
 from waybill.config.names import TopicPartition
 from waybill.services.coordination.nodes import CommittedOffset, OffsetCounts
 
-__all__ = ["DayMark", "MarkedOffset", "StreamMark"]
-
 _VERSION = 1
 
 

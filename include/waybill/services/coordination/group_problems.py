@@ -13,13 +13,11 @@ from waybill.services.coordination.nodes import damaged_node, parse_node, to_nod
 from waybill.services.coordination.paths import group_problems_path
 from waybill.services.coordination.session import ZooKeeperSession
 
-__all__ = ["GroupProblems", "Problem"]
-
 _REMEDY = "the next run records the problems again"
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class GroupProblem:
     """Why a stream, or some of its topic-partitions, does not advance."""
 
     stream: str
@@ -41,7 +39,7 @@ class GroupProblems:
 
     root: str
     group: str
-    known: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
+    known: Mapping[tuple[str, str], GroupProblem] = field(default_factory=dict)
 
     @classmethod
     def read(cls, session: ZooKeeperSession, root: str, group: str) -> GroupProblems:
@@ -53,7 +51,7 @@ class GroupProblems:
         fields = parse_node(node[0], path, _REMEDY)
         try:
             problems = [
-                Problem(str(each["stream"]), str(each["error"]), str(each["message"]), int(each["since"]))
+                GroupProblem(str(each["stream"]), str(each["error"]), str(each["message"]), int(each["since"]))
                 for each in fields["problems"]
             ]
         except (KeyError, TypeError, ValueError) as error:

@@ -18,8 +18,6 @@ from waybill.base.errors import DocumentDamaged
 from waybill.config.names import Extension, TopicPartition
 from waybill.records.shards.checkpoint import Checkpoint
 
-__all__ = ["CommittedOffset", "OffsetCounts", "SlotRead", "Stop", "damaged_node", "parse_node", "to_node"]
-
 _VERSION = 1
 _MOST_PLAIN_BYTES = 256 * 1024
 _GZIP = b"\x1f\x8b"

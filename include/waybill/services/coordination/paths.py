@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from waybill.config.names import TopicPartition, check_stream_name, check_topic, join_segments
 
-__all__ = ["ZkPaths", "group_problems_path", "pauses_path", "usage_path", "watch_parts_path", "watch_path"]
-
 
 @dataclass(frozen=True, slots=True)
 class ZkPaths:

@@ -17,8 +17,6 @@ from waybill.services.coordination.nodes import damaged_node, parse_node, to_nod
 from waybill.services.coordination.paths import pauses_path
 from waybill.services.coordination.session import NodeConflict, ZooKeeperSession
 
-__all__ = ["Pause", "PauseAction", "Stage", "StreamPauses", "read_pauses"]
-
 _REMEDY = "no stream is paused without it"
 _KEPT_DECISIONS = 50
 """The node keeps the latest decisions. ZooKeeper's nodes must stay far below 1 MB."""

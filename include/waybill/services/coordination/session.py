@@ -34,8 +34,6 @@ from waybill.services.clients.zookeeper import ZooKeeperClient
 if TYPE_CHECKING:
     from waybill.config.models import Config
 
-__all__ = ["NodeConflict", "ZooKeeperSession"]
-
 logger = logging.getLogger(__name__)
 
 DEFAULT_SESSION_TIMEOUT = timedelta(seconds=10)

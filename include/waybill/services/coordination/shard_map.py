@@ -20,8 +20,6 @@ from waybill.services.coordination.nodes import damaged_node, parse_node, to_nod
 from waybill.services.coordination.paths import ZkPaths
 from waybill.services.coordination.session import NodeConflict, ZooKeeperSession
 
-__all__ = ["StoredSlotMap", "read_slot_map_copy", "write_slot_map_copy"]
-
 logger = logging.getLogger(__name__)
 
 

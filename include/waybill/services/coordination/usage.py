@@ -27,8 +27,6 @@ from waybill.services.coordination.session import NodeConflict, ZooKeeperSession
 if TYPE_CHECKING:
     from waybill.config.models import Config
 
-__all__ = ["ALL_STREAMS", "KEPT_DAYS", "Usage", "UsageStore", "store_usage"]
-
 logger = logging.getLogger(__name__)
 
 KEPT_DAYS = 35
@@ -41,7 +39,7 @@ _REMEDY = "the figures of the day are then lost"
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class DailyUsage:
     """What the processes of one kind have used for one stream on one day."""
 
     day: date
@@ -95,7 +93,7 @@ class UsageStore:
         """Return the days that have usage, in order."""
         return sorted(day for day, _ in self._stored_days())
 
-    def read(self, first: date, last: date) -> list[Usage]:
+    def read(self, first: date, last: date) -> list[DailyUsage]:
         """Return the usage of all streams from `first` to `last`, by day. Lanes of different numbers are added up.
 
         Raises `DocumentTooNew`, `DocumentDamaged` or `CoordinationUnavailable`.
@@ -108,9 +106,9 @@ class UsageStore:
             *_, day, process = path.split("/")
             for stream, tally in _parse(content, path).items():
                 found.setdefault((date.fromisoformat(day), process.partition("-")[0], stream), Tally()).add(tally)
-        return [Usage(*key, tally) for key, tally in sorted(found.items(), key=lambda each: each[0])]
+        return [DailyUsage(*key, tally) for key, tally in sorted(found.items(), key=lambda each: each[0])]
 
-    def today(self) -> list[Usage]:
+    def today(self) -> list[DailyUsage]:
         """Return the usage of today. Raises as `read` does."""
         today = self._today()
         return self.read(today, today)

@@ -12,8 +12,6 @@ from kafka import errors as kafka_errors
 from waybill.config.names import TopicPartition
 from waybill.services.kafka.cluster import Cluster
 
-__all__ = ["ask", "ask_each", "by_topic", "check"]
-
 logger = logging.getLogger(__name__)
 
 _BRIEF_SECONDS, _LEAST_WAIT_SECONDS = 3.0, 0.5

@@ -36,8 +36,6 @@ from waybill.services.kafka.cluster import CLIENT_ID, Cluster
 from waybill.services.kafka.leader_connection import LeaderConnection
 from waybill.services.kafka.produce_request import PartitionRequests, ProduceAnswer
 
-__all__ = ["BatchProducer", "BatchRefused", "Batches", "OutOfSequence"]
-
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_MS = 30_000

@@ -31,9 +31,6 @@ from waybill.config.names import TopicPartition, is_topic
 from waybill.records.batches.framing import DEFAULT_MAX_BATCH_BYTES
 from waybill.services.kafka.transport import DirectConnectionManager, QuickSelector, TlsExpected, TlsRefused
 
-__all__ = ["CLIENT_ID", "Cluster", "Leader", "Topic", "translate_error"]
-
-
 logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")

@@ -14,16 +14,6 @@ from waybill.config.names import TopicPartition
 from waybill.services.kafka.admin_calls import ask_each
 from waybill.services.kafka.cluster import Cluster
 
-__all__ = [
-    "NO_LEADER",
-    "Broker",
-    "ClusterState",
-    "PartitionState",
-    "fetch_cluster_state",
-    "fetch_states_of_all",
-    "read_cluster_state",
-]
-
 logger = logging.getLogger(__name__)
 
 NO_LEADER = -1
@@ -41,7 +31,7 @@ class Broker:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
+class TopicPartitionReplicas:
     """The replicas of a topic-partition. Brokers are node ids."""
 
     leader: int
@@ -68,7 +58,7 @@ class ClusterState:
     """The node id that Kafka names as the controller. With KRaft it is any live broker. -1 if there is none."""
     brokers: Mapping[int, Broker]
     """The live brokers, by node id."""
-    partitions: Mapping[TopicPartition, PartitionState]
+    partitions: Mapping[TopicPartition, TopicPartitionReplicas]
     """Of the topics that the user may describe, with Kafka's internal topics."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """'' before Kafka 2.8."""
@@ -77,7 +67,7 @@ class ClusterState:
     refused: frozenset[str] = frozenset()
     """Topics that the user may not describe, if they were asked for by name. Kafka leaves them out of a full list."""
 
-    def topic_partitions(self, topic: str) -> dict[int, PartitionState]:
+    def topic_partitions(self, topic: str) -> dict[int, TopicPartitionReplicas]:
         """Return the partitions of a topic by their number."""
         return {tp.partition: state for tp, state in self.partitions.items() if tp.topic == topic}
 
@@ -120,7 +110,7 @@ def _request(topics: Collection[str] | None) -> MetadataRequest:
 
 def read_cluster_state(response: Any) -> ClusterState:
     """Return the state that a metadata response describes."""
-    partitions: dict[TopicPartition, PartitionState] = {}
+    partitions: dict[TopicPartition, TopicPartitionReplicas] = {}
     topic_ids: dict[str, str] = {}
     refused, internal = set(), set()
     for topic in response.topics:
@@ -135,7 +125,7 @@ def read_cluster_state(response: Any) -> ClusterState:
         if topic.is_internal:
             internal.add(topic.name)
         for each in topic.partitions:
-            partitions[TopicPartition(topic.name, each.partition_index)] = PartitionState(
+            partitions[TopicPartition(topic.name, each.partition_index)] = TopicPartitionReplicas(
                 leader=each.leader_id,
                 leader_epoch=-1 if each.leader_epoch is None else each.leader_epoch,
                 replicas=tuple(each.replica_nodes),

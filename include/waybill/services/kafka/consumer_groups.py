@@ -23,8 +23,6 @@ from waybill.base.errors import KafkaUnavailable
 from waybill.config.names import TopicPartition
 from waybill.services.kafka.cluster import Cluster
 
-__all__ = ["GroupList", "commit_group_offsets", "fetch_all_group_offsets", "fetch_group_offsets", "list_groups"]
-
 logger = logging.getLogger(__name__)
 
 _COORDINATOR_OF_GROUP = 0

@@ -15,8 +15,6 @@ from waybill.config.names import TopicPartition
 from waybill.services.kafka.admin_calls import ask, check
 from waybill.services.kafka.cluster import Cluster
 
-__all__ = ["Quorum", "fetch_eligible_leaders", "fetch_quorum"]
-
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 5.0

@@ -25,9 +25,7 @@ from waybill.config.names import TopicPartition
 from waybill.services.kafka import consumer_groups
 from waybill.services.kafka.cluster import Cluster, Topic
 from waybill.services.kafka.partition_reader import Chunk, FetchSettings, PartitionReader
-from waybill.services.kafka.topic_configs import Retention, fetch_own_configs, fetch_retention
-
-__all__ = ["FETCH_BYTES", "EpochEnd", "KafkaSource", "LogRange", "PartitionState", "StreamTopics"]
+from waybill.services.kafka.topic_configs import TopicRetention, fetch_own_configs, fetch_retention
 
 logger = logging.getLogger(__name__)
 
@@ -279,7 +277,7 @@ class KafkaSource:
         ask = self._cluster.ask_leaders_briefly if briefly else self._cluster.ask_leaders
         return ask("could not list offsets", tps, build_request, read_response)
 
-    def retention(self, topics: Collection[str]) -> dict[str, Retention]:
+    def retention(self, topics: Collection[str]) -> dict[str, TopicRetention]:
         """Return when Kafka deletes messages of topics. See `topic_configs.fetch_retention`."""
         return fetch_retention(self._cluster, topics)
 

@@ -18,8 +18,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["skip_packages"]
-
 _SKIPPED: Mapping[str, Mapping[str, str]] = {
     "kafka": {},
     "kafka.protocol.admin": {"ListGroupsRequest": "kafka.protocol.admin.groups"},

@@ -25,8 +25,6 @@ from kafka import errors as kafka_errors
 
 from waybill.services.kafka.produce_request import REQUEST_END, PartitionRequests, ProduceAnswer
 
-__all__ = ["LeaderConnection"]
-
 _LENGTH = struct.Struct(">i")
 _LENGTH_AND_ID = struct.Struct(">ii")
 _MIN_RESPONSE_BYTES, _MAX_RESPONSE_BYTES = 5, 1 << 20
@@ -39,7 +37,7 @@ OnAnswer = Callable[[ProduceAnswer], None]
 OnError = Callable[[Exception], None]
 
 
-class _Request(NamedTuple):
+class _SentRequest(NamedTuple):
     correlation_id: int
     deadline: float
     """A time of the monotonic clock."""
@@ -60,7 +58,7 @@ class LeaderConnection:
         self._give_up_opening_at = time.monotonic() + 2 * timeout_seconds
         self._sock: socket.socket | None = None
         self._correlation_id = 0
-        self._in_flight: deque[_Request] = deque()
+        self._in_flight: deque[_SentRequest] = deque()
         self._outgoing: deque[bytes | memoryview] = deque()
         self._received = b""
         self._low_water = 1
@@ -96,7 +94,7 @@ class LeaderConnection:
             return
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         deadline = time.monotonic() + self._timeout_seconds
-        self._in_flight.append(_Request(self._correlation_id, deadline, requests, on_answer, on_error))
+        self._in_flight.append(_SentRequest(self._correlation_id, deadline, requests, on_answer, on_error))
         self._outgoing += (requests.begin(self._correlation_id, len(batch)), batch, REQUEST_END)
 
     def exchange(self) -> None:

@@ -12,8 +12,6 @@ from waybill.config.names import TopicPartition
 from waybill.services.kafka.admin_calls import ask, ask_each, by_topic
 from waybill.services.kafka.cluster import Cluster
 
-__all__ = ["LogDirectory", "fetch_leader_sizes", "fetch_log_directories"]
-
 _ACTION, _ACL = "could not describe log directories", "Describe on the cluster"
 
 

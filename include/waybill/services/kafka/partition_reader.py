@@ -24,8 +24,6 @@ from waybill.services.kafka.cluster import Cluster
 if TYPE_CHECKING:
     from waybill.services.kafka.kafka import KafkaSource
 
-__all__ = ["AbortedTransaction", "Chunk", "FetchSettings", "PartitionReader"]
-
 logger = logging.getLogger(__name__)
 
 _MAX_WAIT_MS = 500

@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from kafka.protocol.producer import ProduceResponse
 
-__all__ = ["REQUEST_END", "PartitionRequests", "ProduceAnswer"]
-
 REQUEST_END = b"\x00\x00\x00"
 """What follows the batch in a request: no optional fields of partition, topic and request."""
 

@@ -18,8 +18,6 @@ from waybill.config.connections import ZooKeeperEndpoint
 from waybill.config.names import TopicPartition, is_topic
 from waybill.services.clients.zookeeper import ZooKeeperClient
 
-__all__ = ["read_secor_offsets"]
-
 _SESSION_SECONDS = 10.0
 
 

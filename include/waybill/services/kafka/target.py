@@ -32,8 +32,6 @@ from waybill.services.kafka.batch_producer import BatchProducer
 from waybill.services.kafka.cluster import Cluster
 from waybill.services.kafka.kafka import KafkaSource
 
-__all__ = ["KafkaTarget", "NewTopic", "Operation", "TargetTopic"]
-
 logger = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT = timedelta(seconds=30)
@@ -90,7 +88,7 @@ class NewTopic:
     """Every config that it would have, also those of brokers and defaults; None: the cluster did not state them."""
 
 
-class KafkaTarget:
+class TargetCluster:
     """A connection to a target cluster. A context manager: it connects on entry. Use it from one thread.
 
     Every method raises `KafkaUnavailable` when it gets no usable answer, and `ConfigError` when Kafka refuses access.

@@ -25,17 +25,6 @@ from waybill.config.names import TopicPartition
 from waybill.services.kafka.admin_calls import ask, by_topic, check
 from waybill.services.kafka.cluster import Cluster
 
-__all__ = [
-    "Resource",
-    "add_partitions",
-    "change_configs",
-    "create_topic",
-    "elect_preferred_leaders",
-    "fetch_broker_configs",
-    "fetch_reassignments",
-    "reassign",
-]
-
 _TIMEOUT_MS = 30_000
 _SET, _DELETE = 0, 1
 _PREFERRED = 0

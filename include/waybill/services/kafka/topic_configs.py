@@ -11,8 +11,6 @@ from kafka import errors as kafka_errors
 
 from waybill.services.kafka.cluster import Cluster
 
-__all__ = ["Retention", "fetch_effective_configs", "fetch_own_configs", "fetch_retention"]
-
 logger = logging.getLogger(__name__)
 
 _TOPIC = 2
@@ -22,7 +20,7 @@ _SET_FOR_THE_TOPIC = 1  # config source DYNAMIC_TOPIC_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class TopicRetention:
     """When Kafka deletes messages of a topic. None: never for this reason."""
 
     retention_ms: int | None
@@ -30,7 +28,7 @@ class Retention:
     """Of each topic-partition."""
 
 
-def fetch_retention(cluster: Cluster, topics: Collection[str]) -> dict[str, Retention]:
+def fetch_retention(cluster: Cluster, topics: Collection[str]) -> dict[str, TopicRetention]:
     """Return the retention of topics, in one request, without the topics whose configuration may not be described.
 
     Raises `KafkaUnavailable` when no broker answers within 5 seconds.
@@ -39,7 +37,7 @@ def fetch_retention(cluster: Cluster, topics: Collection[str]) -> dict[str, Rete
     for topic, configs in _describe(cluster, topics, list(_KEYS)).items():
         values = {config.name: config.value for config in configs}
         deletes = "delete" in values.get("cleanup.policy", "delete")
-        found[topic] = Retention(
+        found[topic] = TopicRetention(
             _limit(values.get("retention.ms")) if deletes else None,
             _limit(values.get("retention.bytes")) if deletes else None,
         )

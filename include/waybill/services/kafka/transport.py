@@ -43,8 +43,6 @@ from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
-__all__ = ["DirectConnectionManager", "QuickSelector", "TlsExpected", "TlsRefused"]
-
 _LENGTH = struct.Struct(">i")
 _LARGE_BYTES = 64 << 10
 _AVOIDED_SECONDS = 30.0

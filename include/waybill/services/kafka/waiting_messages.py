@@ -16,8 +16,6 @@ from waybill.records.batches.framing import ControlType, Frame, control_type
 if TYPE_CHECKING:
     from waybill.services.kafka.kafka import KafkaSource
 
-__all__ = ["MOST_OFFSETS", "count_waiting", "waiting_in"]
-
 MOST_OFFSETS = 100
 """Where more offsets wait, they are not all markers but in odd cases, and reading them would cost too much."""
 

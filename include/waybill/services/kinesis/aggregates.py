@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MAGIC", "DamagedAggregate", "UserRecord", "aggregate_class", "unpack"]
-
 MAGIC = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES = 16
 _MAX_KEY_CHARACTERS = 256  # Kinesis' limit. A much longer key would be repeated for each user record.

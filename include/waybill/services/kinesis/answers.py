@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = ["PARSED", "ParsedRecords", "RawRecord", "UnreadableAnswer", "parse_records", "register"]
-
 PARSED = "ParsedRecords"
 """The key in botocore's response under which `ParsedRecords` are found."""
 
@@ -64,13 +62,13 @@ class _Record(msgspec.Struct, gc=False):
     EncryptionType: str | None = None
 
 
-class _Answer(msgspec.Struct, gc=False):
+class _GetRecordsAnswer(msgspec.Struct, gc=False):
     Records: list[_Record]
     MillisBehindLatest: int
     NextShardIterator: str | None = None
 
 
-_decoder = msgspec.json.Decoder(_Answer)
+_decoder = msgspec.json.Decoder(_GetRecordsAnswer)
 _MAX_ARRIVAL_MS = 1 << 53  # a record batch holds times, and differences of times, of 64 bits
 
 

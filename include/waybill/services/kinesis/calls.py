@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from botocore.exceptions import ClientError
     from tenacity import Retrying
 
-__all__ = ["Action", "KinesisCalls", "Refusal", "Sleep"]
-
 Sleep = Callable[[float], None]
 
 _CONNECT_TIMEOUT_SECONDS = 5
@@ -67,7 +65,7 @@ _BAD_KEYS = frozenset(
 )
 
 
-class Action(StrEnum):
+class KinesisAction(StrEnum):
     """The actions of Kinesis that Waybill uses. IAM's names are the same, behind `kinesis:`."""
 
     LIST_STREAMS = "ListStreams"
@@ -82,7 +80,7 @@ class Action(StrEnum):
         return self.name.lower()
 
 
-class Refusal(Exception):
+class KinesisRefusal(Exception):
     """Kinesis refused a call with one of the error codes that the caller handles itself."""
 
     def __init__(self, code: str, reason: str) -> None:
@@ -127,7 +125,7 @@ class KinesisCalls:
 
     def ask(
         self,
-        action: Action,
+        action: KinesisAction,
         what: str,
         arguments: Mapping[str, Any],
         *,
@@ -136,8 +134,8 @@ class KinesisCalls:
     ) -> Mapping[str, Any]:
         """Return Kinesis' answer, which has the `required` fields. `what` names the stream or shard in errors.
 
-        Raises `Refusal` for an error code of `refusals`; `ConfigError` when access is denied, or the stream, the shard
-        or the key does not exist; `KinesisUnavailable` when no try gave a usable answer.
+        Raises `KinesisRefusal` for an error code of `refusals`; `ConfigError` when access is denied, or the stream, the
+        shard or the key does not exist; `KinesisUnavailable` when no try gave a usable answer.
         """
         from tenacity import (
             Retrying,
@@ -164,7 +162,7 @@ class KinesisCalls:
 
     def _try(
         self,
-        action: Action,
+        action: KinesisAction,
         what: str,
         arguments: Mapping[str, Any],
         required: Collection[str],
@@ -178,7 +176,7 @@ class KinesisCalls:
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
             if code in refusals:
-                raise Refusal(code, _reason(error)) from error
+                raise KinesisRefusal(code, _reason(error)) from error
             raise self._translate(action, what, code, error) from error
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise ConfigError(f"{what}: could not call {action}: {error}. Set them in {self._remedy}") from error
@@ -189,7 +187,7 @@ class KinesisCalls:
             raise _Transient(f"the answer lacks {', '.join(missing)}")
         return answer
 
-    def _translate(self, action: Action, what: str, code: str, error: ClientError) -> WaybillError | _Transient:
+    def _translate(self, action: KinesisAction, what: str, code: str, error: ClientError) -> WaybillError | _Transient:
         if error.operation_name == "AssumeRole":
             refused = role_error(self._endpoint, error)
             return refused if isinstance(refused, ConfigError) else KinesisUnavailable(str(refused))

@@ -17,9 +17,7 @@ from typing import Any, Self
 from waybill.base.errors import KinesisUnavailable
 from waybill.config.connections import S3Endpoint
 from waybill.records.shards.lineage import Shard, by_id
-from waybill.services.kinesis.calls import Action, KinesisCalls, Refusal, Sleep
-
-__all__ = ["KinesisSource", "StreamDescription", "stream_argument"]
+from waybill.services.kinesis.calls import KinesisAction, KinesisCalls, KinesisRefusal, Sleep
 
 _SHARDS_MAX_AGE = timedelta(seconds=30)
 _LISTING_STARTS = 3
@@ -101,7 +99,7 @@ class KinesisSource:
         page: Mapping[str, Any] = {}
         while True:
             answer = self.calls().ask(
-                Action.LIST_STREAMS, "the list of streams", page, required=("StreamNames", "HasMoreStreams")
+                KinesisAction.LIST_STREAMS, "the list of streams", page, required=("StreamNames", "HasMoreStreams")
             )
             names += answer["StreamNames"]
             if not answer["HasMoreStreams"]:
@@ -115,7 +113,7 @@ class KinesisSource:
         """Return the current description of a stream, by its name or ARN; None if it does not exist."""
         try:
             return self._describe(stream, refusals=(_NO_STREAM,))
-        except Refusal:
+        except KinesisRefusal:
             return None
 
     def describe(self, stream: str) -> StreamDescription:
@@ -124,7 +122,7 @@ class KinesisSource:
 
     def _describe(self, stream: str, *, refusals: Collection[str] = ()) -> StreamDescription:
         answer = self.calls(stream).ask(
-            Action.DESCRIBE_STREAM_SUMMARY,
+            KinesisAction.DESCRIBE_STREAM_SUMMARY,
             f"stream {stream!r}",
             stream_argument(stream),
             required=("StreamDescriptionSummary",),
@@ -164,7 +162,7 @@ class KinesisSource:
         for _ in range(_LISTING_STARTS):
             try:
                 return self._list_all_pages(stream)
-            except Refusal:  # a page was asked for too late: begin with the first one
+            except KinesisRefusal:  # a page was asked for too late: begin with the first one
                 continue
         raise KinesisUnavailable(f"stream {stream!r}: the pages of ListShards expired {_LISTING_STARTS} times")
 
@@ -173,7 +171,7 @@ class KinesisSource:
         page: Mapping[str, Any] = stream_argument(stream)
         while True:
             answer = self.calls(stream).ask(
-                Action.LIST_SHARDS, f"stream {stream!r}", page, required=("Shards",), refusals=(_EXPIRED_TOKEN,)
+                KinesisAction.LIST_SHARDS, f"stream {stream!r}", page, required=("Shards",), refusals=(_EXPIRED_TOKEN,)
             )
             try:
                 listed += [_shard(fields) for fields in answer["Shards"]]

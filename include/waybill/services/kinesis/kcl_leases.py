@@ -17,8 +17,6 @@ from waybill.config.connections import Connection, S3Endpoint
 from waybill.config.connections.s3 import service_url
 from waybill.services.clients.s3 import service_client
 
-__all__ = ["Lease", "read_leases"]
-
 _TIMEOUT_SECONDS = 20
 _ATTEMPTS = 8
 

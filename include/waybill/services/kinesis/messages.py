@@ -5,7 +5,7 @@
 | key | partition key; null if the producer gave none |
 | value | data |
 | timestamp | approximate arrival time, ms (CreateTime) |
-| headers | the shard's id, the sequence number, and what `Header` lists |
+| headers | the shard's id, the sequence number, and what `KinesisHeader` lists |
 
 The user records of a KPL aggregate become a message each, with the arrival time and sequence number of the aggregate,
 and with their position in it as the sub-sequence number. An aggregate that cannot be unpacked becomes one message with
@@ -26,12 +26,10 @@ from waybill.records.shards.lineage import Shard
 from waybill.services.kinesis.aggregates import MAGIC, DamagedAggregate, unpack
 from waybill.services.kinesis.answers import RawRecord
 
-__all__ = ["EncodedRecords", "Header", "encode_records", "to_messages"]
-
 _TAG_PREFIX = "kinesis.tag."
 
 
-class Header(StrEnum):
+class KinesisHeader(StrEnum):
     """The headers of a message. Numbers are decimal digits in ASCII."""
 
     SHARD_ID = "kinesis.shard_id"
@@ -106,7 +104,7 @@ class _MessageWriter:
         except DamagedAggregate as error:
             self.damaged_aggregates += 1
             front = self._front(record.encryption_type, 1) + number
-            headers = front + _header(Header.DAMAGED_AGGREGATE, str(error).encode(errors="replace"))
+            headers = front + _header(KinesisHeader.DAMAGED_AGGREGATE, str(error).encode(errors="replace"))
             yield record.arrival_ms, key, record.data, headers
             return
         routes: dict[tuple[str, str | None], _Route] = {}
@@ -131,9 +129,9 @@ class _MessageWriter:
             hashed = int.from_bytes(hashlib.md5(key, usedforsecurity=False).digest(), "big")
         else:
             hashed = int(hash_key)
-            shared.append(_header(Header.EXPLICIT_HASH_KEY, hash_key.encode()))
+            shared.append(_header(KinesisHeader.EXPLICIT_HASH_KEY, hash_key.encode()))
         if not self._shard.first_hash <= hashed <= self._shard.last_hash:
-            shared.append(_header(Header.OUTSIDE_SHARD, b"true"))
+            shared.append(_header(KinesisHeader.OUTSIDE_SHARD, b"true"))
         front = self._front(record.encryption_type, 1 + len(shared)) + _field(b"%d" % record.sequence_number)
         return _Route(key, front, shared)
 
@@ -141,10 +139,10 @@ class _MessageWriter:
         """Return the encoded headers up to the name of the sequence number, for a message with `more` behind it."""
         front = self._fronts.get((encryption_type, more))
         if front is None:
-            headers = [_header(Header.SHARD_ID, self._shard.shard_id.encode())]
+            headers = [_header(KinesisHeader.SHARD_ID, self._shard.shard_id.encode())]
             if encryption_type != "NONE":
-                headers.append(_header(Header.ENCRYPTION_TYPE, encryption_type.encode()))
-            name = _field(Header.SEQUENCE_NUMBER.encode())
+                headers.append(_header(KinesisHeader.ENCRYPTION_TYPE, encryption_type.encode()))
+            name = _field(KinesisHeader.SEQUENCE_NUMBER.encode())
             front = varint(len(headers) + 1 + more) + b"".join(headers) + name
             self._fronts[encryption_type, more] = front
         return front
@@ -158,7 +156,7 @@ def _key(record: RawRecord) -> bytes | None:
 
 @lru_cache(maxsize=4096)
 def _sub_sequence(position: int) -> bytes:
-    return _header(Header.SUB_SEQUENCE_NUMBER, b"%d" % position)
+    return _header(KinesisHeader.SUB_SEQUENCE_NUMBER, b"%d" % position)
 
 
 def _header(name: str, value: bytes) -> bytes:

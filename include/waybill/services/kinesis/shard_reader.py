@@ -21,10 +21,8 @@ from typing import Any
 from waybill.base.errors import KinesisUnavailable
 from waybill.records.shards.checkpoint import PositionKind, ShardPosition
 from waybill.services.kinesis.answers import PARSED, ParsedRecords, RawRecord
-from waybill.services.kinesis.calls import Action, Refusal
+from waybill.services.kinesis.calls import KinesisAction, KinesisRefusal
 from waybill.services.kinesis.client import KinesisSource, stream_argument
-
-__all__ = ["ShardLimits", "ShardRead", "ShardReader"]
 
 _MAX_RECORDS = 10_000
 _ITERATOR_STARTS = 5
@@ -107,7 +105,7 @@ class ShardReader:
             asked_ms = int(self._now() * 1000)  # before the call: what arrives during it may not be in the answer
             try:
                 answer = self._get_records(iterator, self._max_records)
-            except Refusal as error:
+            except KinesisRefusal as error:
                 if starts == _ITERATOR_STARTS:
                     raise KinesisUnavailable(
                         f"{self.where}: {starts} iterators, one after the other, have expired"
@@ -128,7 +126,7 @@ class ShardReader:
                 return 0
             try:
                 return self._get_records(self._find_iterator(position), 1).millis_behind
-            except Refusal:
+            except KinesisRefusal:
                 continue
         raise KinesisUnavailable(f"{self.where}: {_ITERATOR_STARTS} iterators, one after the other, have expired")
 
@@ -159,7 +157,7 @@ class ShardReader:
             arguments["StreamARN"] = self._stream
         self._next_call_at = self._source.clock() + 1 / self._limits.calls_per_second
         answer: ParsedRecords = self._source.calls(self._stream).ask(
-            Action.GET_RECORDS, self.where, arguments, required=(PARSED,), refusals=(_EXPIRED,)
+            KinesisAction.GET_RECORDS, self.where, arguments, required=(PARSED,), refusals=(_EXPIRED,)
         )[PARSED]
         pause = _size_bytes(answer.records) / self._limits.bytes_per_second
         self._next_call_at = max(self._next_call_at, self._source.clock() + pause)
@@ -173,7 +171,7 @@ class ShardReader:
     def _find_iterator(self, position: ShardPosition) -> str:
         arguments = {**stream_argument(self._stream), "ShardId": self._shard_id, **_start(position, self._now())}
         answer = self._source.calls(self._stream).ask(
-            Action.GET_SHARD_ITERATOR, self.where, arguments, required=("ShardIterator",)
+            KinesisAction.GET_SHARD_ITERATOR, self.where, arguments, required=("ShardIterator",)
         )
         return str(answer["ShardIterator"])
 

@@ -9,7 +9,7 @@ succeeded. `ObjectExists` therefore does not tell which task created the object,
 """
 
 from waybill.services.store.objects import ChainId, Description, ListedObject, ObjectStream, PendingUpload, StoredObject
-from waybill.services.store.probe import Ability, Finding, ProbeResult
+from waybill.services.store.probe import Ability, AbilityFinding, ProbeResult
 from waybill.services.store.store import COALESCE_BYTES, Store
 from waybill.services.store.upload import PART_BYTES, Upload
 
@@ -17,9 +17,9 @@ __all__ = [
     "COALESCE_BYTES",
     "PART_BYTES",
     "Ability",
+    "AbilityFinding",
     "ChainId",
     "Description",
-    "Finding",
     "ListedObject",
     "ObjectStream",
     "PendingUpload",

@@ -23,8 +23,6 @@ from waybill.services.clients.s3 import role_error, s3_client
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
-__all__ = ["UPLOAD_THREADS", "BucketCalls", "checksum_header", "error_code", "request_body", "store_client"]
-
 UPLOAD_THREADS = 2
 _MOST_CONNECTIONS = 128
 """More than all threads that share a store: the ledger and plans list with 8, a Spark driver works on up to 64 streams

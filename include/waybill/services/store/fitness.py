@@ -23,8 +23,6 @@ from waybill.config import names
 from waybill.services.store.calls import BucketCalls
 from waybill.services.store.probe import ProbeResult, needed_abilities, probe
 
-__all__ = ["ensure_fit", "probe_and_remember"]
-
 logger = logging.getLogger(__name__)
 
 _VERSION = 1

@@ -15,17 +15,6 @@ from waybill.base.errors import DamagedObject, StoreUnavailable
 from waybill.config.names import BackupName, TopicPartition
 from waybill.records.batches.framing import ByteStream
 
-__all__ = [
-    "ChainId",
-    "Description",
-    "HashedBytes",
-    "ListedObject",
-    "ObjectStream",
-    "PendingUpload",
-    "StoredObject",
-    "read_exactly",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:

@@ -24,8 +24,6 @@ from waybill.config import names
 from waybill.config.connections import Checksums
 from waybill.services.store.calls import BucketCalls, error_code, request_body
 
-__all__ = ["Ability", "Finding", "ProbeResult", "needed_abilities", "probe"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -68,7 +66,7 @@ def needed_abilities(checksums: Checksums) -> frozenset[Ability]:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AbilityFinding:
     """Whether the store has an ability."""
 
     ability: Ability
@@ -86,7 +84,7 @@ class ProbeResult:
     where: str
     """Bucket and address."""
     at: datetime
-    findings: tuple[Finding, ...]
+    findings: tuple[AbilityFinding, ...]
     remedy: str = ""
 
     @property
@@ -132,7 +130,7 @@ class _Probe:
         self._keys: list[str] = []
         self._uploads: list[tuple[str, str]] = []
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[AbilityFinding]:
         """Yield what the store can do. Each conditional create has an object of its own, so none affects another."""
         put, upload = (self._put, "PutObject"), (self._upload, "CompleteMultipartUpload")
         creates = {
@@ -147,14 +145,14 @@ class _Probe:
             self._create(self._folder + ability, create, call)
             unread = unread or self._read_differs(self._folder + ability)
             unlisted = unlisted or self._list_differs()
-        yield Finding(Ability.READ_AFTER_WRITE, unread)
-        yield Finding(Ability.LIST_AFTER_WRITE, unlisted)
+        yield AbilityFinding(Ability.READ_AFTER_WRITE, unread)
+        yield AbilityFinding(Ability.LIST_AFTER_WRITE, unlisted)
         for ability, ((create, _), _) in creates.items():
-            yield Finding(ability, self._create_again(self._folder + ability, create))
+            yield AbilityFinding(ability, self._create_again(self._folder + ability, create))
         if self._calls.checksums is Checksums.NONE:
             return
-        yield Finding(Ability.CHECKSUM_OF_PUT, self._accepts_wrong(f"{self._folder}wrong-put", self._put))
-        yield Finding(Ability.CHECKSUM_OF_PART, self._accepts_wrong(f"{self._folder}wrong-part", self._upload))
+        yield AbilityFinding(Ability.CHECKSUM_OF_PUT, self._accepts_wrong(f"{self._folder}wrong-put", self._put))
+        yield AbilityFinding(Ability.CHECKSUM_OF_PART, self._accepts_wrong(f"{self._folder}wrong-part", self._upload))
 
     def find_leftovers(self, prefix: str, before: datetime) -> None:
         """Let `clean_up` also remove the objects that a killed probe has left."""

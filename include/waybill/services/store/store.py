@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from waybill.config.models import Storage
 
-__all__ = ["COALESCE_BYTES", "Store"]
-
 logger = logging.getLogger(__name__)
 
 COALESCE_BYTES = 1 << 20

@@ -19,8 +19,6 @@ from waybill.services.store.calls import UPLOAD_THREADS, BucketCalls, request_bo
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["PART_BYTES", "CreateWhole", "PartThreads", "Upload"]
-
 logger = logging.getLogger(__name__)
 
 PART_BYTES = 16 << 20

@@ -18,8 +18,6 @@ from waybill.tables.audit.null_columns import find_columns_that_became_null
 from waybill.tables.audit.results import MAX_EXAMPLES, CheckResult
 from waybill.tables.audit.volume import PartitionVolume, volumes_of
 
-__all__ = ["built_in_results"]
-
 _ROWS_PROPERTY = "waybill.rows"
 _MESSAGE_ID = "message_id"
 

@@ -15,8 +15,6 @@ from waybill.base.documents import read_document
 from waybill.base.errors import DocumentTooNew
 from waybill.config.names import TopicPartition
 
-__all__ = ["CLOCK_TOLERANCE_SECONDS", "COUNTS_PROPERTY", "AuditCounts", "OffsetRange"]
-
 COUNTS_PROPERTY = "waybill.audit_counts"
 """Snapshot property: the `AuditCounts` of a run."""
 

@@ -14,8 +14,6 @@ from waybill.services.store import Store
 if TYPE_CHECKING:
     from great_expectations.core.expectation_validation_result import ExpectationValidationResult
 
-__all__ = ["render_page", "store_page"]
-
 _VENDOR_IMAGE = re.compile(r"https://great-expectations-web-assets\.[^\"')]*")
 """Logos, whose addresses tell their server that and when a page is looked at."""
 

@@ -16,8 +16,6 @@ from waybill.base.errors import DecisionRefused, DocumentDamaged
 from waybill.config.names import decision_key
 from waybill.services.store import Store
 
-__all__ = ["Decision", "DecisionKind", "find_decision", "record_decision"]
-
 _VERSION = 1
 
 
@@ -31,7 +29,7 @@ class DecisionKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class HoldDecision:
     """One decision, with who made it, when and why."""
 
     kind: DecisionKind
@@ -64,17 +62,17 @@ class Decision:
             ) from error
 
 
-def find_decision(store: Store, plan_key: str) -> Decision | None:
+def find_decision(store: Store, plan_key: str) -> HoldDecision | None:
     """Return the decision about the plan with the key `plan_key`, or None if no person has decided.
 
     Raises `DocumentTooNew`, `DocumentDamaged` or `StoreUnavailable`.
     """
     key = decision_key(plan_key)
     found = store.read_if_exists(key)
-    return None if found is None else Decision.from_json(key, found)
+    return None if found is None else HoldDecision.from_json(key, found)
 
 
-def record_decision(store: Store, plan_key: str, decision: Decision) -> Decision:
+def record_decision(store: Store, plan_key: str, decision: HoldDecision) -> HoldDecision:
     """Record a decision and return it; if the same was decided before, return the earlier one.
 
     Raises `DecisionRefused` if the opposite was decided before, and as `find_decision` does.
@@ -83,7 +81,7 @@ def record_decision(store: Store, plan_key: str, decision: Decision) -> Decision
     existing = store.create_or_read_existing(key, decision.to_json())
     if existing is None:
         return decision
-    earlier = Decision.from_json(key, existing)
+    earlier = HoldDecision.from_json(key, existing)
     if earlier.kind is not decision.kind:
         raise DecisionRefused(
             f"the plan was {earlier.kind} by {earlier.by} at {earlier.at:%Y-%m-%d %H:%M:%S} UTC already "

@@ -10,8 +10,6 @@ from typing import Any
 
 from waybill.config.models.expectations import CATALOG_PATH
 
-__all__ = ["catalog", "catalog_text"]
-
 _COLUMN_ARGUMENTS = ("column", "column_A", "column_B", "column_list", "column_set")
 _NOT_ARGUMENTS = frozenset(
     # What identifies and shows an expectation, what the audit sets itself, and `severity`, which is beside the name.

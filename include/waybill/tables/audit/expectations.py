@@ -32,13 +32,11 @@ from waybill.config.models.quantities import format_size
 from waybill.tables.audit.library import import_great_expectations
 from waybill.tables.audit.pandas_frame import pandas_frame
 from waybill.tables.audit.results import MAX_EXAMPLES, CheckResult
-from waybill.tables.audit.staged_rows import Part, StagedRows, rows_without_columns
+from waybill.tables.audit.staged_rows import RowsPart, StagedRows, rows_without_columns
 
 if TYPE_CHECKING:
     import pandas as pd
     from great_expectations.core.expectation_validation_result import ExpectationValidationResult
-
-__all__ = ["Evaluation", "evaluate", "refused_expectations"]
 
 logger = logging.getLogger(__name__)
 
@@ -248,12 +246,12 @@ class _KeptColumns:
     def __init__(self, judged: Sequence[_Judged], limit_bytes: int) -> None:
         self._judged = judged
         self._limit_bytes = limit_bytes
-        self._parts: list[Part] = []
+        self._parts: list[RowsPart] = []
         self._frames: _Frames | None = None
         self._bytes = 0
         self._columns = dict.fromkeys(column for each in judged for column in each.expectation.columns)
 
-    def add(self, part: Part, frames: _Frames) -> None:
+    def add(self, part: RowsPart, frames: _Frames) -> None:
         """Keep the part's columns, and its frames if it is the only part. Nothing is kept once it is too large."""
         if not self._columns:
             return
@@ -263,7 +261,7 @@ class _KeptColumns:
         if self._bytes > self._limit_bytes:
             self._parts.clear()
         else:
-            self._parts.append(Part(kept, part.pieces))
+            self._parts.append(RowsPart(kept, part.pieces))
 
     def judge(self, rows: StagedRows) -> None:
         """Evaluate the expectations, those that read no column without any."""
@@ -280,7 +278,7 @@ class _KeptColumns:
 
     def _judge_alone(self, each: _Judged, rows: StagedRows) -> None:
         """Read the columns of one expectation again, as all together are too large."""
-        parts: list[Part] = []
+        parts: list[RowsPart] = []
         size = 0
         for part in rows.parts(each.expectation.columns, self._limit_bytes):
             size += part.rows.nbytes
@@ -295,9 +293,9 @@ class _KeptColumns:
         each.judge(_Frames(whole.rows), whole, rows)
 
 
-def _joined(parts: Sequence[Part]) -> Part:
+def _joined(parts: Sequence[RowsPart]) -> RowsPart:
     rows = pa.concat_tables([part.rows for part in parts])
-    return Part(rows, tuple(piece for part in parts for piece in part.pieces))
+    return RowsPart(rows, tuple(piece for part in parts for piece in part.pieces))
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -317,7 +315,7 @@ class _Judged:
     def judge(
         self,
         frames: _Frames,
-        part: Part | None = None,
+        part: RowsPart | None = None,
         rows: StagedRows | None = None,
         columns: Sequence[str] | None = None,
     ) -> None:
@@ -339,7 +337,7 @@ class _Judged:
             self._add_examples(failed, part, rows)
         self.raw = found if self.raw is None else _merged(self.raw, found, self.expectation)
 
-    def _add_examples(self, failed: pd.DataFrame, part: Part, rows: StagedRows) -> None:
+    def _add_examples(self, failed: pd.DataFrame, part: RowsPart, rows: StagedRows) -> None:
         failed = failed.iloc[: MAX_EXAMPLES - len(self.examples)]
         places = rows.places([part.find(int(number)) for number in failed.index])
         for place, row in zip(places, failed.to_dict("records"), strict=True):

@@ -14,8 +14,6 @@ from waybill.config.models import Stream
 from waybill.config.models.quality import CheckName
 from waybill.tables.iceberg import metadata_at, target_of
 
-__all__ = ["AuditInput"]
-
 _ALL_CHECKS = frozenset(CheckName)
 
 

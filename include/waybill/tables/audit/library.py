@@ -21,8 +21,6 @@ from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from types import ModuleType
 
-__all__ = ["import_great_expectations"]
-
 _LAZY = ("altair", "scipy.stats")
 _LEFT_OUT = ("pyspark.ml.feature",)
 """Great Expectations does without a module of PySpark that cannot be imported. Waybill never imports this one."""

@@ -16,8 +16,6 @@ from pyiceberg.types import ListType
 
 from waybill.tables.audit.given import AuditInput
 
-__all__ = ["NullColumn", "find_columns_that_became_null"]
-
 _ENOUGH_ROWS = 1_000_000
 _MOST_MANIFESTS = 50
 """How far back the table's files are read for the usual share of values."""

@@ -15,8 +15,6 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["pandas_frame"]
-
 _EXACT_IN_FLOAT64 = 1 << 53
 _EXACT_DIGITS = 15
 

@@ -6,8 +6,6 @@ from waybill.config.names import audit_key
 from waybill.services.store import Store
 from waybill.tables.audit.results import Audit
 
-__all__ = ["find_audit", "record_audit"]
-
 
 def find_audit(store: Store, plan_key: str) -> Audit | None:
     """Return the recorded audit of the plan with the key `plan_key`, or None if it was not audited yet.

@@ -16,8 +16,6 @@ from waybill.base.documents import read_document
 from waybill.base.errors import DocumentDamaged
 from waybill.config.models.enums import Severity
 
-__all__ = ["MAX_EXAMPLES", "Audit", "CheckResult", "Severity"]
-
 MAX_EXAMPLES = 10
 """The most examples of one result."""
 

@@ -37,8 +37,6 @@ from waybill.tables.iceberg.catalog import NO_ANSWER, translate_catalog_errors
 from waybill.tables.iceberg.state import ancestry, live_files
 from waybill.tables.staging.file_writer import write_data_files
 
-__all__ = ["RESULTS_SCHEMA", "RESULTS_TABLE", "AuditRecord", "append_results", "keep_results_small", "read_results"]
-
 logger = logging.getLogger(__name__)
 
 RESULTS_TABLE = "waybill.quality_results"

@@ -13,8 +13,6 @@ from pyiceberg.table import Table
 
 from waybill.tables.iceberg import translate_damage_errors
 
-__all__ = ["Part", "RowPlace", "StagedRows", "rows_without_columns"]
-
 _PLACE_COLUMNS = ("topic", "partition", "offset")
 
 
@@ -40,7 +38,7 @@ class _Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RowsPart:
     """Some of the staged rows."""
 
     rows: pa.Table
@@ -71,7 +69,7 @@ class StagedRows:
         """The number of rows."""
         return sum(file.record_count for file in self._files)
 
-    def parts(self, columns: Iterable[str], part_bytes: int) -> Iterator[Part]:
+    def parts(self, columns: Iterable[str], part_bytes: int) -> Iterator[RowsPart]:
         """Yield the rows with these columns, in parts of about `part_bytes` in Arrow's format, at least one row group.
 
         Raises `OSError` when a file cannot be read, `DamagedFile` when it is not valid Parquet.
@@ -82,13 +80,13 @@ class StagedRows:
         size = 0
         for table, piece in self._row_groups(schema):
             if size and size + table.nbytes > part_bytes:
-                yield Part(pa.concat_tables(tables), tuple(pieces))
+                yield RowsPart(pa.concat_tables(tables), tuple(pieces))
                 tables, pieces, size = [], [], 0
             tables.append(table)
             pieces.append(piece)
             size += table.nbytes
         if tables:
-            yield Part(pa.concat_tables(tables), tuple(pieces))
+            yield RowsPart(pa.concat_tables(tables), tuple(pieces))
 
     def places(self, rows: Sequence[tuple[str, int]]) -> list[RowPlace]:
         """Return where the messages of these rows are in Kafka; a row is a file's path and a number in it."""

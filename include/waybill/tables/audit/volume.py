@@ -25,8 +25,6 @@ from waybill.tables.audit.given import AuditInput
 from waybill.tables.iceberg.progress import parse_watermarks, read_watermarks
 from waybill.tables.iceberg.state import WATERMARKS_PROPERTY
 
-__all__ = ["PartitionVolume", "completed_units", "earlier_units", "volumes_of"]
-
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 _MOST_UNITS = 24
 """Of a run that completes more hours, a backlog, only the newest are judged."""

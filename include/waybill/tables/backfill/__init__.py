@@ -12,8 +12,8 @@
 | `kinds` | both kinds of backfills behind one set of functions, which are those of this package |
 """
 
-from waybill.tables.backfill.choice import Choice
-from waybill.tables.backfill.events import Action, Event, State, state_of
+from waybill.tables.backfill.choice import RangeChoice
+from waybill.tables.backfill.events import BackfillAction, BackfillEvent, BackfillState, state_of
 from waybill.tables.backfill.generation_request import GenerationRequest, Source
 from waybill.tables.backfill.kinds import (
     AnyReport,
@@ -28,22 +28,22 @@ from waybill.tables.backfill.kinds import (
 )
 from waybill.tables.backfill.planning import Estimate, Trigger, open_requests
 from waybill.tables.backfill.promotion import Changed, end_open_change
-from waybill.tables.backfill.request import Request, find_request, list_requests
-from waybill.tables.backfill.work import ForEach, in_this_process
+from waybill.tables.backfill.request import BackfillRequest, find_request, list_requests
+from waybill.tables.backfill.work import TaskRunner, in_this_process
 
 __all__ = [
-    "Action",
     "AnyReport",
     "AnyRequest",
+    "BackfillAction",
+    "BackfillEvent",
+    "BackfillRequest",
+    "BackfillState",
     "Changed",
-    "Choice",
     "Estimate",
-    "Event",
-    "ForEach",
     "GenerationRequest",
-    "Request",
+    "RangeChoice",
     "Source",
-    "State",
+    "TaskRunner",
     "Trigger",
     "change_backfill",
     "end_open_change",

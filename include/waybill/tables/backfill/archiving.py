@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 
 from waybill.archive.chain.chain import find_chain_start
 from waybill.archive.ingest import plan_lanes, run_lane
-from waybill.archive.ingest.plan import estimate_bytes
-from waybill.archive.ingest.report import Outcome, TopicPartitionReport
+from waybill.archive.ingest.lane_plan import estimate_bytes
+from waybill.archive.ingest.lane_report import Outcome, TopicPartitionReport
 from waybill.archive.ingest.services import as_kafka, connect_source
 from waybill.base.errors import BackfillRefused
 from waybill.config.models import Config, Stream
@@ -25,8 +25,6 @@ from waybill.services.coordination import CommittedOffset
 from waybill.services.kafka.kafka import KafkaSource, LogRange
 from waybill.services.store import Store
 from waybill.tables.backfill.ranges import OffsetRanges
-
-__all__ = ["InKafka", "archive_up_to", "find_in_kafka"]
 
 logger = logging.getLogger(__name__)
 

@@ -12,13 +12,10 @@ from waybill.config.models import Stream
 from waybill.services.store import Store
 from waybill.tables.backfill.events import find_claim
 from waybill.tables.backfill.ranges import OffsetRanges
-from waybill.tables.backfill.replace import BACKFILL_PROPERTY
 from waybill.tables.backfill.request import find_request
 from waybill.tables.iceberg import RETRIES_PROPERTY, StreamTables
-from waybill.tables.iceberg.state import ancestry
+from waybill.tables.iceberg.state import BACKFILL_PROPERTY, ancestry
 from waybill.tables.quarantine.view import retries_of
-
-__all__ = ["HalfMoved", "find_half_moved"]
 
 
 @dataclass(frozen=True, slots=True)

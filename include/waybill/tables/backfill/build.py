@@ -21,12 +21,12 @@ from waybill.config.models import Config, Stream
 from waybill.config.names import TopicPartition, backfill_branch, backfill_built_key
 from waybill.services.store import Store
 from waybill.tables.audit import Audit, AuditInput, AuditRecord, append_results, find_audit, record_audit, run_audit
-from waybill.tables.backfill.diff import Diff, Files, Part, find_diff, make_diff
-from waybill.tables.backfill.events import ABANDONED_AFTER, Event, State, events_of, state_of
+from waybill.tables.backfill.diff import Diff, DiffPart, Files, find_diff, make_diff
+from waybill.tables.backfill.events import ABANDONED_AFTER, BackfillEvent, BackfillState, events_of, state_of
 from waybill.tables.backfill.promotion import refuse_if_not_of
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.backfill.replace import Cutter, RangeChange
-from waybill.tables.backfill.request import Request, find_request
+from waybill.tables.backfill.request import BackfillRequest, find_request
 from waybill.tables.backfill.results import (
     BuiltFiles,
     PlannedTask,
@@ -35,15 +35,13 @@ from waybill.tables.backfill.results import (
     load_built_files,
     run_and_record,
 )
-from waybill.tables.backfill.work import ForEach, in_this_process, reach_step
+from waybill.tables.backfill.work import TaskRunner, in_this_process, reach_step
 from waybill.tables.iceberg import StreamTables, drop_branch, ensure_tables, evolve_columns, translate_storage_errors
-from waybill.tables.partition.plan import Task
+from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.tasks import Job
 from waybill.tables.staging.driver import OnStep
-from waybill.tables.staging.services import Services, services_of
+from waybill.tables.staging.services import StagingServices, services_of
 from waybill.tables.staging.table_layout import TableLayout, load_data_files
-
-__all__ = ["BackfillReport", "Built", "build_range", "find_built", "report_range"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +73,7 @@ class Built:
             raise DocumentDamaged(f"{key} cannot be read ({error}): restore the object") from error
 
 
-def find_built(store: Store, request: Request) -> Built | None:
+def find_built(store: Store, request: BackfillRequest) -> Built | None:
     """Return the record that a backfill is built, or None."""
     key = backfill_built_key(store.prefix, request.stream, request.id)
     found = store.read_if_exists(key)
@@ -89,13 +87,13 @@ def find_built(store: Store, request: Request) -> Built | None:
 class BackfillReport:
     """What is known of one backfill."""
 
-    request: Request
-    state: State
+    request: BackfillRequest
+    state: BackfillState
     tasks_done: int
     built: Built | None
     audit: Audit | None
     diff: Diff | None
-    events: Sequence[Event]
+    events: Sequence[BackfillEvent]
 
     @property
     def tasks_text(self) -> str:
@@ -146,7 +144,7 @@ class BackfillReport:
         return lines + [f"  {event}" for event in self.events]
 
 
-def report_range(store: Store, request: Request) -> BackfillReport:
+def report_range(store: Store, request: BackfillRequest) -> BackfillReport:
     """Return what is known of a backfill."""
     return BackfillReport(
         request,
@@ -166,12 +164,12 @@ def build_range(
     config: Config,
     name: str,
     backfill: str,
-    for_each: ForEach = in_this_process,
+    for_each: TaskRunner = in_this_process,
     *,
     parallel: int | None = None,
     bytes_per_second: float | None = None,
     on_step: OnStep = reach_step,
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> BackfillReport:
     """Build a requested backfill of stream `name`, or continue, and return its report.
 
@@ -188,7 +186,7 @@ def build_range(
     with services_of(config, services) as opened, translate_storage_errors():
         request = find_request(opened.store, name, backfill)
         run = _Build(config, name, stream, opened, request, for_each, on_step)
-        if run.state() is State.CANCELLED:
+        if run.state() is BackfillState.CANCELLED:
             raise BackfillRefused(f"backfill {backfill} of {name} was cancelled: request it again")
         tables = run.load()
         built = find_built(opened.store, request)
@@ -205,16 +203,16 @@ class _Build:
     config: Config
     name: str
     stream: Stream
-    services: Services
-    request: Request
-    for_each: ForEach
+    services: StagingServices
+    request: BackfillRequest
+    for_each: TaskRunner
     on_step: OnStep
 
     @property
     def store(self) -> Store:
         return self.services.store
 
-    def state(self) -> State:
+    def state(self) -> BackfillState:
         return state_of(self.store, self.request)
 
     def load(self) -> StreamTables:
@@ -283,7 +281,7 @@ class _Build:
         built = Built(main.parent_snapshot_id, quarantine.parent_snapshot_id, rows, files.quarantined)
         key = backfill_built_key(self.store.prefix, self.name, self.request.id)
         existing = self.store.create_or_read_existing(key, built.to_json())
-        if self.state() not in (State.PLANNED, State.BUILT):
+        if self.state() not in (BackfillState.PLANNED, BackfillState.BUILT):
             # It was promoted or cancelled by others while this process was slow: the branch is theirs to keep or drop.
             self._drop_branches(tables)
         self.on_step("built")
@@ -292,7 +290,7 @@ class _Build:
     def _drop_branches(self, tables: StreamTables) -> None:
         for table in (tables.quarantine, tables.main):
             drop_branch(table, backfill_branch(self.request.id))
-        if self.state() is State.CANCELLED:
+        if self.state() is BackfillState.CANCELLED:
             raise BackfillRefused(f"backfill {self.request.id} of {self.name} was cancelled while it was built")
 
     # --- audit and diff ---
@@ -330,7 +328,7 @@ class _Build:
             make_diff(self.config, self.store, self.request, tables, old, self._parts(tables), self.for_each)
         self.on_step("diffed")
 
-    def _parts(self, tables: StreamTables) -> list[Part]:
+    def _parts(self, tables: StreamTables) -> list[DiffPart]:
         """Return a part for each task of the backfill."""
         records = find_records(self.store, self.request)
 
@@ -341,7 +339,7 @@ class _Build:
             )
 
         return [
-            Part(_together(spans), partial(files, records[number]))
+            DiffPart(_together(spans), partial(files, records[number]))
             for number, spans in enumerate(self.request.plan.tasks)
         ]
 

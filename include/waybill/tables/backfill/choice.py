@@ -20,15 +20,13 @@ from waybill.config.names import TopicPartition, parse_offsets
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.iceberg import Progress, StreamTables
 from waybill.tables.quarantine.offset_sets import by_topic_partition
-from waybill.tables.staging.services import Services
-
-__all__ = ["Choice", "available_ranges", "bounded_ranges", "resolve"]
+from waybill.tables.staging.services import StagingServices
 
 _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RangeChoice:
     """What a person chose. Topic-partitions and times together choose what fulfils both."""
 
     offsets: Mapping[TopicPartition, tuple[int | None, int | None]]
@@ -100,7 +98,7 @@ def _parse_time(option: str, text: str | None) -> datetime | None:
 # --- what can be chosen -----------------------------------------------------------------------------------------------
 
 
-def available_ranges(services: Services, stream: Stream, progress: Progress) -> OffsetRanges:
+def available_ranges(services: StagingServices, stream: Stream, progress: Progress) -> OffsetRanges:
     """Return the offsets that a backfill may replace: from the start of each chain to the table's progress."""
     found: dict[TopicPartition, tuple[int, int]] = {}
     store = services.store
@@ -114,7 +112,7 @@ def available_ranges(services: Services, stream: Stream, progress: Progress) -> 
     return OffsetRanges(found)
 
 
-def resolve(choice: Choice, available: OffsetRanges, tables: StreamTables) -> OffsetRanges:
+def resolve(choice: RangeChoice, available: OffsetRanges, tables: StreamTables) -> OffsetRanges:
     """Return the chosen offsets as ranges.
 
     A time range becomes, for each topic-partition, the smallest range of offsets with all messages whose Kafka
@@ -134,7 +132,7 @@ def resolve(choice: Choice, available: OffsetRanges, tables: StreamTables) -> Of
     return found
 
 
-def bounded_ranges(choice: Choice, available: OffsetRanges) -> OffsetRanges:
+def bounded_ranges(choice: RangeChoice, available: OffsetRanges) -> OffsetRanges:
     """Return the chosen offsets as ranges, whatever times are chosen.
 
     Raises `BackfillRefused`, with the valid values, for a choice outside of what is available.
@@ -174,7 +172,7 @@ def _listed(ranges: OffsetRanges) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def _offsets_of_times(tables: StreamTables, choice: Choice, whole: OffsetRanges) -> OffsetRanges:
+def _offsets_of_times(tables: StreamTables, choice: RangeChoice, whole: OffsetRanges) -> OffsetRanges:
     found: dict[TopicPartition, tuple[int, int]] = {}
     for table in (tables.main, tables.quarantine):
         for rows in _rows_of_times(table, choice):
@@ -190,7 +188,7 @@ def _offsets_of_times(tables: StreamTables, choice: Choice, whole: OffsetRanges)
     return OffsetRanges(found)
 
 
-def _rows_of_times(table: Table, choice: Choice) -> Iterator[pa.RecordBatch]:
+def _rows_of_times(table: Table, choice: RangeChoice) -> Iterator[pa.RecordBatch]:
     """Yield the messages whose Kafka timestamps lie in the chosen times."""
     if table.current_snapshot() is None:
         return

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = ["DIFF_SCHEMA", "ChangeKind", "Comparison", "Rows", "compare"]
-
 MAX_EXAMPLES = 5
 
 DIFF_SCHEMA = pa.schema(
@@ -63,7 +61,7 @@ class ChangeKind(StrEnum):
     """It is quarantined as before, for another reason or by another parser."""
 
 
-class Rows:
+class WindowRows:
     """The rows of one table in a window of offsets, found by their position in the window."""
 
     def __init__(self, window: OffsetRanges, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
@@ -146,7 +144,10 @@ class Comparison:
 
 
 def compare(
-    before: tuple[Rows, Rows], after: tuple[Rows, Rows], columns: Iterable[str], found: Comparison
+    before: tuple[WindowRows, WindowRows],
+    after: tuple[WindowRows, WindowRows],
+    columns: Iterable[str],
+    found: Comparison,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the differences of one window as `DIFF_SCHEMA`, and add their figures to `found`.
 
@@ -173,7 +174,12 @@ def compare(
 
 
 def _moved(
-    kind: ChangeKind, mask: Bools, rows: Rows, before: Rows | None, after: Rows | None, found: Comparison
+    kind: ChangeKind,
+    mask: Bools,
+    rows: WindowRows,
+    before: WindowRows | None,
+    after: WindowRows | None,
+    found: Comparison,
 ) -> Iterator[pa.RecordBatch]:
     """Yield messages that are somewhere else. `rows` has them; `before` and `after` are quarantines with reasons."""
     positions = np.flatnonzero(mask)
@@ -189,7 +195,7 @@ def _moved(
 
 
 def _changed(
-    kind: ChangeKind, mask: Bools, old: Rows, new: Rows, columns: Iterable[str], found: Comparison
+    kind: ChangeKind, mask: Bools, old: WindowRows, new: WindowRows, columns: Iterable[str], found: Comparison
 ) -> Iterator[pa.RecordBatch]:
     positions = np.flatnonzero(mask)
     if not len(positions):

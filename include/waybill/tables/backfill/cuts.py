@@ -29,14 +29,12 @@ from waybill.config.models import Storage
 from waybill.config.names import backfill_cut_key
 from waybill.services.store import Store
 from waybill.tables.backfill.ranges import OffsetRanges, Placement
-from waybill.tables.backfill.work import ForEach
+from waybill.tables.backfill.work import TaskRunner
 from waybill.tables.iceberg import remove_files, task_io, translate_damage_errors
 from waybill.tables.staging.file_reader import fit_columns_of_batch, read_batches
 from waybill.tables.staging.file_writer import PartitionedWriter
 from waybill.tables.staging.table_layout import FileEntry, TableLayout, file_entries, load_data_files
 from waybill.tables.staging.uploads import Uploads, scratch_directory
-
-__all__ = ["CutJob", "Side", "cut_files", "place_files", "read_file", "read_rows"]
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +150,7 @@ def read_file(io: FileIO, layout: TableLayout, path: str, columns: Sequence[str]
 
 
 def cut_files(
-    store: Store, table: Table, job: CutJob, files: Sequence[FileScanTask], side: Side, for_each: ForEach
+    store: Store, table: Table, job: CutJob, files: Sequence[FileScanTask], side: Side, for_each: TaskRunner
 ) -> list[DataFile]:
     """Return new data files with the rows of `files` on one side of the job's ranges; write those not recorded yet.
 

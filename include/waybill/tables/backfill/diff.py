@@ -25,16 +25,14 @@ from waybill.base.documents import read_document
 from waybill.config.models import Config, Storage
 from waybill.config.names import backfill_diff_key
 from waybill.services.store import Store
-from waybill.tables.backfill.compare import DIFF_SCHEMA, ChangeKind, Comparison, Rows, compare
+from waybill.tables.backfill.compare import DIFF_SCHEMA, ChangeKind, Comparison, WindowRows, compare
 from waybill.tables.backfill.cuts import read_file
 from waybill.tables.backfill.ranges import OffsetRanges, Placement
-from waybill.tables.backfill.request import Requested
-from waybill.tables.backfill.work import ForEach
+from waybill.tables.backfill.request import AnyBackfill
+from waybill.tables.backfill.work import TaskRunner
 from waybill.tables.iceberg import StreamTables, task_io
 from waybill.tables.staging.table_layout import TableLayout
 from waybill.tables.staging.uploads import scratch_directory
-
-__all__ = ["WINDOWS_OF_PART", "Diff", "Files", "Part", "find_diff", "make_diff", "windows"]
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +77,7 @@ class Diff:
         return [*lines, f"  all differences: {self.table}"]
 
 
-def find_diff(store: Store, request: Requested) -> Diff | None:
+def find_diff(store: Store, request: AnyBackfill) -> Diff | None:
     """Return the diff of a backfill, or None if it was not made yet."""
     found = store.read_if_exists(_key(store, request, _SUMMARY))
     if found is None:
@@ -91,11 +89,11 @@ def find_diff(store: Store, request: Requested) -> Diff | None:
 def make_diff(
     config: Config,
     store: Store,
-    request: Requested,
+    request: AnyBackfill,
     tables: StreamTables,
     old: tuple[Files, Files],
-    parts: Sequence[Part],
-    for_each: ForEach,
+    parts: Sequence[DiffPart],
+    for_each: TaskRunner,
 ) -> Diff:
     """Compare the files `old` of table and quarantine with those of the parts, and store the diff.
 
@@ -127,11 +125,11 @@ def make_diff(
     return Diff(total, _location(store, request))
 
 
-def _key(store: Store, request: Requested, name: str) -> str:
+def _key(store: Store, request: AnyBackfill, name: str) -> str:
     return backfill_diff_key(store.prefix, request.stream, request.id, name)
 
 
-def _location(store: Store, request: Requested) -> str:
+def _location(store: Store, request: AnyBackfill) -> str:
     return f"s3://{store.bucket}/{_key(store, request, '*.parquet')}"
 
 
@@ -170,7 +168,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DiffPart:
     """What one task compares."""
 
     ranges: OffsetRanges
@@ -229,13 +227,15 @@ def _compare_task(task: _DiffTask) -> None:
         _store(store, task, local, found)
 
 
-def _rows(task: _DiffTask, table: int, window: OffsetRanges, paths: Sequence[str], columns: Sequence[str]) -> Rows:
+def _rows(
+    task: _DiffTask, table: int, window: OffsetRanges, paths: Sequence[str], columns: Sequence[str]
+) -> WindowRows:
     layout = task.layouts[table]
     io = task_io(task.storage, task.catalog_connection, layout.data_location)
     names = [*_PLACE, *(("reason", "parser") if table else columns)]
     schema = layout.arrow_schema(pa.schema([(name, pa.null()) for name in names]))
     batches = (batch for path in paths for batch in read_file(io, layout, path, names))
-    return Rows(window, batches, schema.remove_metadata())
+    return WindowRows(window, batches, schema.remove_metadata())
 
 
 def _store(store: Store, task: _DiffTask, local: Path, found: Comparison) -> None:

@@ -25,23 +25,10 @@ from waybill.base.errors import BackfillRefused, DocumentDamaged
 from waybill.config.models import Stream
 from waybill.config.names import backfill_built_key, backfill_event_key, backfill_prefix, retry_key
 from waybill.services.store import Store
-from waybill.tables.backfill.request import Requested
+from waybill.tables.backfill.request import AnyBackfill
 from waybill.tables.iceberg import StreamTables
 from waybill.tables.quarantine.staged import CLAIM_FIELD, CLAIM_VERSION
 from waybill.tables.quarantine.view import retries_of
-
-__all__ = [
-    "ABANDONED_AFTER",
-    "Action",
-    "Event",
-    "State",
-    "check_action",
-    "events_of",
-    "find_claim",
-    "make_claim",
-    "record_event",
-    "state_of",
-]
 
 ABANDONED_AFTER = timedelta(days=30)
 """A backfill that is neither promoted nor cancelled by then is over: its files are removed."""
@@ -49,7 +36,7 @@ ABANDONED_AFTER = timedelta(days=30)
 _VERSION = 1
 
 
-class Action(StrEnum):
+class BackfillAction(StrEnum):
     """What a person does with a backfill."""
 
     PROMOTE = "promote"
@@ -57,7 +44,7 @@ class Action(StrEnum):
     CANCEL = "cancel"
 
 
-class State(StrEnum):
+class BackfillState(StrEnum):
     """Where a backfill is."""
 
     PLANNED = "planned"
@@ -71,23 +58,27 @@ class State(StrEnum):
     @property
     def is_open(self) -> bool:
         """Whether the backfill may still be promoted. No other may be requested for the same offsets."""
-        return self in (State.PLANNED, State.BUILT, State.UNDONE)
+        return self in (BackfillState.PLANNED, BackfillState.BUILT, BackfillState.UNDONE)
 
 
 _FROM = {
-    Action.PROMOTE: (State.BUILT, State.UNDONE),
-    Action.UNDO: (State.PROMOTED,),
-    Action.CANCEL: (State.PLANNED, State.BUILT, State.UNDONE),
+    BackfillAction.PROMOTE: (BackfillState.BUILT, BackfillState.UNDONE),
+    BackfillAction.UNDO: (BackfillState.PROMOTED,),
+    BackfillAction.CANCEL: (BackfillState.PLANNED, BackfillState.BUILT, BackfillState.UNDONE),
 }
-_TO = {Action.PROMOTE: State.PROMOTED, Action.UNDO: State.UNDONE, Action.CANCEL: State.CANCELLED}
+_TO = {
+    BackfillAction.PROMOTE: BackfillState.PROMOTED,
+    BackfillAction.UNDO: BackfillState.UNDONE,
+    BackfillAction.CANCEL: BackfillState.CANCELLED,
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class BackfillEvent:
     """One event, which is a claim before it is recorded beside the request."""
 
     backfill: str
-    action: Action
+    action: BackfillAction
     by: str
     reason: str
     at: datetime
@@ -135,7 +126,7 @@ class Event:
             document = read_document(content, version, key)
             return cls(
                 document[CLAIM_FIELD],
-                Action(document["action"]),
+                BackfillAction(document["action"]),
                 document["by"],
                 document["reason"],
                 datetime.fromisoformat(document["at"]),
@@ -149,16 +140,16 @@ class Event:
 # --- claims -----------------------------------------------------------------------------------------------------------
 
 
-def find_claim(store: Store, name: str, stream: Stream, tables: StreamTables) -> Event | None:
+def find_claim(store: Store, name: str, stream: Stream, tables: StreamTables) -> BackfillEvent | None:
     """Return the claim that is not done yet, for the tables as they are loaded; None if there is none."""
     key = _claim_key(store, name, stream, tables, min(retries_of(tables)))
     found = store.read_if_exists(key)
     if found is None or CLAIM_FIELD not in json.loads(found):
         return None
-    return Event.from_json(key, found, CLAIM_VERSION)
+    return BackfillEvent.from_json(key, found, CLAIM_VERSION)
 
 
-def make_claim(store: Store, name: str, stream: Stream, tables: StreamTables, claim: Event) -> bool:
+def make_claim(store: Store, name: str, stream: Stream, tables: StreamTables, claim: BackfillEvent) -> bool:
     """Take the number of `claim`. Return False if a retry or another claim has it."""
     key = _claim_key(store, name, stream, tables, claim.number)
     content = claim.to_json(CLAIM_VERSION)
@@ -173,42 +164,43 @@ def _claim_key(store: Store, name: str, stream: Stream, tables: StreamTables, nu
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-def events_of(store: Store, request: Requested) -> list[Event]:
+def events_of(store: Store, request: AnyBackfill) -> list[BackfillEvent]:
     """Return the recorded events of a backfill, in order."""
     prefix = backfill_prefix(store.prefix, request.stream, request.id) + "events/"
-    return [Event.from_json(key, store.read(key), _VERSION) for key in store.keys(prefix)]
+    return [BackfillEvent.from_json(key, store.read(key), _VERSION) for key in store.keys(prefix)]
 
 
-def state_of(store: Store, request: Requested, before: int | None = None) -> State:
+def state_of(store: Store, request: AnyBackfill, before: int | None = None) -> BackfillState:
     """Return the state of a backfill, or the one that it had before the event with the number `before`."""
     events = [event for event in events_of(store, request) if before is None or event.number < before]
     return _state(events, store.exists(backfill_built_key(store.prefix, request.stream, request.id)))
 
 
-def _state(events: Sequence[Event], is_built: bool) -> State:
+def _state(events: Sequence[BackfillEvent], is_built: bool) -> BackfillState:
     done = [event for event in events if event.is_effective]
     if done:
         return _TO[done[-1].action]
-    return State.BUILT if is_built else State.PLANNED
+    return BackfillState.BUILT if is_built else BackfillState.PLANNED
 
 
-def check_action(request: Requested, state: State, action: Action) -> None:
+def check_action(request: AnyBackfill, state: BackfillState, action: BackfillAction) -> None:
     """Raise `BackfillRefused` if the action does not apply to a backfill in this state."""
     if state in _FROM[action]:
         return
+    command = "waybill backfill"
     remedies = {
-        State.PLANNED: f"its tasks are not done: `waybill backfill run {request.stream} --id {request.id}` continues",
-        State.BUILT: "it was not promoted",
-        State.PROMOTED: f"it is promoted: `waybill backfill undo {request.stream} {request.id}` undoes it",
-        State.UNDONE: f"it is undone: `waybill backfill promote {request.stream} {request.id}` promotes it again",
-        State.CANCELLED: "it was cancelled, which is final",
+        BackfillState.PLANNED: f"its tasks are not done: `{command} run {request.stream} --id {request.id}` continues",
+        BackfillState.BUILT: "it was not promoted",
+        BackfillState.PROMOTED: f"it is promoted: `{command} undo {request.stream} {request.id}` undoes it",
+        BackfillState.UNDONE: f"it is undone: `{command} promote {request.stream} {request.id}` promotes it again",
+        BackfillState.CANCELLED: "it was cancelled, which is final",
     }
     raise BackfillRefused(
         f"backfill {request.id} of {request.stream} cannot be acted on by {action}: {remedies[state]}"
     )
 
 
-def record_event(store: Store, request: Requested, claim: Event, *, is_blocked: bool) -> Event:
+def record_event(store: Store, request: AnyBackfill, claim: BackfillEvent, *, is_blocked: bool) -> BackfillEvent:
     """Record the event of a claim, or find it recorded.
 
     It is not effective if it does not apply to the backfill's state when its turn comes, or if it `is_blocked`.
@@ -217,4 +209,4 @@ def record_event(store: Store, request: Requested, claim: Event, *, is_blocked: 
     event = replace(claim, is_effective=applies)
     key = backfill_event_key(store.prefix, request.stream, request.id, claim.number)
     existing = store.create_or_read_existing(key, event.to_json(_VERSION))
-    return event if existing is None else Event.from_json(key, existing, _VERSION)
+    return event if existing is None else BackfillEvent.from_json(key, existing, _VERSION)

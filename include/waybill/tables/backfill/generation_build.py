@@ -21,8 +21,8 @@ from waybill.base.errors import BackfillRefused
 from waybill.config.models import Config
 from waybill.config.names import backfill_built_key
 from waybill.services.store import Store
-from waybill.tables.backfill.diff import WINDOWS_OF_PART, Diff, Files, Part, find_diff, make_diff, windows
-from waybill.tables.backfill.events import Event, State, events_of, state_of
+from waybill.tables.backfill.diff import WINDOWS_OF_PART, Diff, DiffPart, Files, find_diff, make_diff, windows
+from waybill.tables.backfill.events import BackfillEvent, BackfillState, events_of, state_of
 from waybill.tables.backfill.generation_request import (
     BuiltGeneration,
     GenerationRequest,
@@ -31,7 +31,7 @@ from waybill.tables.backfill.generation_request import (
 )
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.backfill.replace import Cutter
-from waybill.tables.backfill.work import ForEach, in_this_process, reach_step
+from waybill.tables.backfill.work import TaskRunner, in_this_process, reach_step
 from waybill.tables.iceberg import (
     Progress,
     StreamTables,
@@ -42,13 +42,11 @@ from waybill.tables.iceberg import (
     target_of,
     translate_storage_errors,
 )
-from waybill.tables.partition.plan import Task
-from waybill.tables.partition.run import run_partition
+from waybill.tables.partition.partition_plan import Task
+from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.partition.tasks import Job, run_task
 from waybill.tables.staging.driver import OnStep
-from waybill.tables.staging.services import Services, services_of
-
-__all__ = ["GenerationReport", "build_generation", "load_generation", "report_generation"]
+from waybill.tables.staging.services import StagingServices, services_of
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +56,10 @@ class GenerationReport:
     """What is known of the build of one generation."""
 
     request: GenerationRequest
-    state: State
+    state: BackfillState
     built: BuiltGeneration | None
     diff: Diff | None
-    events: Sequence[Event]
+    events: Sequence[BackfillEvent]
 
     @property
     def tasks_text(self) -> str:
@@ -117,7 +115,7 @@ def report_generation(store: Store, request: GenerationRequest) -> GenerationRep
     )
 
 
-def load_generation(services: Services, config: Config, request: GenerationRequest) -> StreamTables:
+def load_generation(services: StagingServices, config: Config, request: GenerationRequest) -> StreamTables:
     """Return the tables of a build's stream. Raises `BackfillRefused` if they are not those of the request."""
     stream = config.stream(request.stream)
     tables = load_tables(services.catalog, stream)
@@ -140,11 +138,11 @@ def load_generation(services: Services, config: Config, request: GenerationReque
 def build_generation(
     config: Config,
     request: GenerationRequest,
-    for_each: ForEach = in_this_process,
+    for_each: TaskRunner = in_this_process,
     *,
     slots: int = 1,
     on_step: OnStep = reach_step,
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> GenerationReport:
     """Build a generation up to the end of the request's range, or continue, and return the report.
 
@@ -158,7 +156,7 @@ def build_generation(
     """
     with services_of(config, services) as opened, translate_storage_errors():
         store = opened.store
-        if state_of(store, request) is State.CANCELLED:
+        if state_of(store, request) is BackfillState.CANCELLED:
             raise BackfillRefused(f"backfill {request.id} of {request.stream} was cancelled: request it again")
         built = find_built_generation(store, request)
         if built is None:
@@ -180,7 +178,7 @@ def build_generation(
 
 
 def _partition_up_to(
-    config: Config, request: GenerationRequest, for_each: ForEach, slots: int, services: Services
+    config: Config, request: GenerationRequest, for_each: TaskRunner, slots: int, services: StagingServices
 ) -> None:
     """Run partition runs until the branch has all of the range."""
 
@@ -249,7 +247,7 @@ def _compare(
     request: GenerationRequest,
     built: BuiltGeneration,
     tables: StreamTables,
-    for_each: ForEach,
+    for_each: TaskRunner,
 ) -> None:
     """Compare the branch with `main`, message by message, and store the diff."""
     cutter = replace(Cutter.of(config, store, request, for_each), ranges=request.compared)
@@ -267,7 +265,7 @@ def _compare(
 
     old = files(tables.main, built.main), files(tables.quarantine, built.quarantine)
     new = files(tables.main, built.branch), files(tables.quarantine, built.quarantine_branch)
-    parts = [Part(ranges, lambda: new) for ranges in _parts(request.compared)]
+    parts = [DiffPart(ranges, lambda: new) for ranges in _parts(request.compared)]
     make_diff(config, store, request, tables, old, parts, for_each)
 
 

@@ -15,7 +15,14 @@ from waybill.base.errors import BackfillRefused
 from waybill.config.models import Config
 from waybill.config.names import generation_changes_prefix
 from waybill.services.store import Store
-from waybill.tables.backfill.events import Action, Event, check_action, events_of, record_event, state_of
+from waybill.tables.backfill.events import (
+    BackfillAction,
+    BackfillEvent,
+    check_action,
+    events_of,
+    record_event,
+    state_of,
+)
 from waybill.tables.backfill.generation_build import load_generation
 from waybill.tables.backfill.generation_request import GenerationRequest
 from waybill.tables.backfill.promotion import Changed
@@ -23,9 +30,7 @@ from waybill.tables.backfill.work import reach_step
 from waybill.tables.iceberg.generations import live_generation
 from waybill.tables.partition.generations import promote_generation
 from waybill.tables.staging.driver import OnStep
-from waybill.tables.staging.services import Services, services_of
-
-__all__ = ["change_generation"]
+from waybill.tables.staging.services import StagingServices, services_of
 
 _STEPS = {"decided": "decided", "quarantine_promoted": "quarantine_moved", "promoted": "moved"}
 
@@ -33,13 +38,13 @@ _STEPS = {"decided": "decided", "quarantine_promoted": "quarantine_moved", "prom
 def change_generation(
     config: Config,
     request: GenerationRequest,
-    action: Action,
+    action: BackfillAction,
     *,
     by: str,
     reason: str,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = reach_step,
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> Changed:
     """Promote, undo or cancel the build of a generation, and return the event.
 
@@ -61,7 +66,7 @@ def change_generation(
         if not is_recorded:
             check_action(request, state, action)
         if wanted is not None:
-            if action is Action.UNDO and live not in (request.generation, wanted):
+            if action is BackfillAction.UNDO and live not in (request.generation, wanted):
                 raise BackfillRefused(
                     f"generation {request.generation} is no longer live, so its promotion cannot be undone: consumers "
                     f"read generation {live}. `waybill generation promote {request.stream} --to …` chooses another"
@@ -72,7 +77,7 @@ def change_generation(
             )
         if last is not None and is_recorded:
             return Changed(last, is_new=True)  # another generation had been made live in between
-        event = Event(request.id, action, by, reason, now(), len(events_of(opened.store, request)))
+        event = BackfillEvent(request.id, action, by, reason, now(), len(events_of(opened.store, request)))
         return Changed(record_event(opened.store, request, event, is_blocked=False), is_new=True)
 
 
@@ -80,11 +85,11 @@ def _reach_renamed(on_step: OnStep, step: str) -> None:
     on_step(_STEPS[step])
 
 
-def _wanted(store: Store, request: GenerationRequest, action: Action) -> int | None:
+def _wanted(store: Store, request: GenerationRequest, action: BackfillAction) -> int | None:
     """Return the generation that is live after the action; None: the action does not change that."""
-    if action is Action.CANCEL:
+    if action is BackfillAction.CANCEL:
         return None
-    if action is Action.PROMOTE:
+    if action is BackfillAction.PROMOTE:
         return request.generation
     decisions = (
         json.loads(store.read(key)) for key in store.keys(generation_changes_prefix(store.prefix, request.stream))

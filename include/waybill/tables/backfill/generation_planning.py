@@ -23,11 +23,9 @@ from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.backfill.work import reach_step
 from waybill.tables.iceberg import StreamTables, is_live, load_tables, metadata_at, read_progress
 from waybill.tables.iceberg.generations import live_generation
-from waybill.tables.partition.plan import list_chains
+from waybill.tables.partition.partition_plan import list_chains
 from waybill.tables.staging.driver import OnStep
-from waybill.tables.staging.services import Services, services_of
-
-__all__ = ["find_stream", "is_generation_build", "plan_generation", "request_generation"]
+from waybill.tables.staging.services import StagingServices, services_of
 
 
 def find_stream(config: Config, name: str, generation: int | None) -> str:
@@ -62,7 +60,7 @@ def plan_generation(
     trigger: Trigger,
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> tuple[GenerationRequest, Estimate]:
     """Return the request to build the generation of stream `name`, which is not stored, and what it would take.
 
@@ -111,7 +109,7 @@ def request_generation(
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = reach_step,
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> tuple[GenerationRequest, Estimate]:
     """Store the request to build the generation of stream `name`, and return it with what it takes.
 
@@ -143,7 +141,7 @@ def _open_builds(store: Store, name: str, now: datetime) -> list[GenerationReque
     ]
 
 
-def _find_by_token(services: Services, name: str, trigger: Trigger) -> GenerationRequest | None:
+def _find_by_token(services: StagingServices, name: str, trigger: Trigger) -> GenerationRequest | None:
     if trigger.token is None:
         return None
     requests = list_generation_requests(services.store, name)
@@ -173,7 +171,9 @@ class _Available:
     size_bytes: int
 
 
-def _find_available(config: Config, name: str, tables: StreamTables, services: Services, source: Source) -> _Available:
+def _find_available(
+    config: Config, name: str, tables: StreamTables, services: StagingServices, source: Source
+) -> _Available:
     stream = config.stream(name)
     progress = read_progress(tables.main.metadata, ".".join(tables.main.name()))
     committed = services.committed_offsets(name)

@@ -20,15 +20,6 @@ from waybill.config.names import backfill_built_key, backfill_generation_key, ba
 from waybill.services.store import Store
 from waybill.tables.backfill.ranges import OffsetRanges
 
-__all__ = [
-    "BuiltGeneration",
-    "GenerationRequest",
-    "Source",
-    "find_built_generation",
-    "find_generation_request",
-    "list_generation_requests",
-]
-
 _VERSION = 1
 _OBJECT = "/generation.json"
 

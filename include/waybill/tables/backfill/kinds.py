@@ -14,7 +14,7 @@ from waybill.base.errors import BackfillRefused
 from waybill.config.models import Config
 from waybill.services.store import Store
 from waybill.tables.backfill.build import BackfillReport, build_range, report_range
-from waybill.tables.backfill.events import Action
+from waybill.tables.backfill.events import BackfillAction
 from waybill.tables.backfill.generation_build import GenerationReport, build_generation, report_generation
 from waybill.tables.backfill.generation_change import change_generation
 from waybill.tables.backfill.generation_planning import (
@@ -31,25 +31,13 @@ from waybill.tables.backfill.generation_request import (
 )
 from waybill.tables.backfill.planning import Estimate, Trigger, plan_range, request_range
 from waybill.tables.backfill.promotion import Changed, change_range
-from waybill.tables.backfill.request import Request, find_request, list_requests
-from waybill.tables.backfill.work import ForEach, in_this_process, reach_step
+from waybill.tables.backfill.request import BackfillRequest, find_request, list_requests
+from waybill.tables.backfill.work import TaskRunner, in_this_process, reach_step
 from waybill.tables.iceberg import load_tables
 from waybill.tables.staging.driver import OnStep
-from waybill.tables.staging.services import Services, services_of
+from waybill.tables.staging.services import StagingServices, services_of
 
-__all__ = [
-    "AnyReport",
-    "AnyRequest",
-    "change_backfill",
-    "find_backfill",
-    "plan_backfill",
-    "report_backfill",
-    "report_backfills",
-    "request_backfill",
-    "run_backfill",
-]
-
-AnyRequest = Request | GenerationRequest
+AnyRequest = BackfillRequest | GenerationRequest
 AnyReport = BackfillReport | GenerationReport
 
 
@@ -61,7 +49,7 @@ def plan_backfill(
     trigger: Trigger,
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> tuple[AnyRequest, Estimate]:
     """Return the request of a backfill, which is not stored, and what it would take.
 
@@ -81,7 +69,7 @@ def request_backfill(
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = reach_step,
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> tuple[AnyRequest, Estimate]:
     """Store the request of a backfill, and return it with what it takes. The same token returns the same request.
 
@@ -94,7 +82,7 @@ def request_backfill(
         return request_range(config, name, trigger, now=now, on_step=on_step, services=opened)
 
 
-def _kind(config: Config, trigger: Trigger, services: Services) -> tuple[str, bool]:
+def _kind(config: Config, trigger: Trigger, services: StagingServices) -> tuple[str, bool]:
     """Return the stream that has the generation, and whether that is one to build."""
     if trigger.source not in list(Source):
         raise BackfillRefused(f"there is no source {trigger.source!r}; the sources: {', '.join(Source)}")
@@ -125,7 +113,7 @@ def _streams_of_table(config: Config, name: str) -> list[str]:
 
 def report_backfill(store: Store, request: AnyRequest) -> AnyReport:
     """Return what is known of a backfill."""
-    return report_range(store, request) if isinstance(request, Request) else report_generation(store, request)
+    return report_range(store, request) if isinstance(request, BackfillRequest) else report_generation(store, request)
 
 
 def report_backfills(store: Store, stream: str) -> list[AnyReport]:
@@ -141,13 +129,13 @@ def run_backfill(
     config: Config,
     name: str,
     backfill: str,
-    for_each: ForEach = in_this_process,
+    for_each: TaskRunner = in_this_process,
     *,
     parallel: int | None = None,
     bytes_per_second: float | None = None,
     slots: int = 1,
     on_step: OnStep = reach_step,
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> AnyReport:
     """Build a requested backfill, or continue, and return its report. `slots`: how many tasks can run side by side.
 
@@ -156,7 +144,7 @@ def run_backfill(
     """
     with services_of(config, services) as opened:
         request = find_backfill(opened.store, config, name, backfill)
-        if isinstance(request, Request):
+        if isinstance(request, BackfillRequest):
             return build_range(
                 config,
                 name,
@@ -179,15 +167,15 @@ def change_backfill(
     config: Config,
     name: str,
     backfill: str,
-    action: Action,
+    action: BackfillAction,
     *,
     by: str,
     reason: str,
     accept_failed_checks: bool = False,
-    for_each: ForEach = in_this_process,
+    for_each: TaskRunner = in_this_process,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = reach_step,
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> Changed:
     """Promote, undo or cancel a backfill, and return the event. Raises what `change_range` or `change_generation` does.
 

@@ -20,20 +20,18 @@ from waybill.config.models import Config, Stream
 from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition, backfill_request_key
 from waybill.services.store import Store
-from waybill.tables.backfill.choice import Choice, available_ranges, resolve
-from waybill.tables.backfill.events import ABANDONED_AFTER, Action, State, state_of
+from waybill.tables.backfill.choice import RangeChoice, available_ranges, resolve
+from waybill.tables.backfill.events import ABANDONED_AFTER, BackfillAction, BackfillState, state_of
 from waybill.tables.backfill.generation_request import Source
 from waybill.tables.backfill.promotion import change_range
 from waybill.tables.backfill.ranges import OffsetRanges
-from waybill.tables.backfill.request import Request, find_request, list_requests
+from waybill.tables.backfill.request import BackfillRequest, find_request, list_requests
 from waybill.tables.backfill.results import find_records
 from waybill.tables.backfill.work import reach_step
 from waybill.tables.iceberg import StreamTables, ensure_tables, head_of, load_tables, read_progress
-from waybill.tables.partition.plan import Plan, make_plan
+from waybill.tables.partition.partition_plan import Plan, make_plan
 from waybill.tables.staging.driver import OnStep
-from waybill.tables.staging.services import Services, services_of
-
-__all__ = ["Estimate", "Trigger", "estimate", "measured_speed", "open_requests", "plan_range", "request_range"]
+from waybill.tables.staging.services import StagingServices, services_of
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ class Trigger:
 
     stream: str
     """Its name in the config, or that of another generation of its table."""
-    choice: Choice
+    choice: RangeChoice
     by: str
     reason: str
     generation: int | None = None
@@ -127,7 +125,7 @@ def _check_stream(trigger: Trigger, name: str, stream: Stream, tables: StreamTab
     return tables
 
 
-def open_requests(store: Store, name: str, now: datetime) -> list[Request]:
+def open_requests(store: Store, name: str, now: datetime) -> list[BackfillRequest]:
     """Return the backfills of a stream that may still be promoted."""
     return [
         request
@@ -156,8 +154,8 @@ def plan_range(
     trigger: Trigger,
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    services: Services | None = None,
-) -> tuple[Request, Estimate]:
+    services: StagingServices | None = None,
+) -> tuple[BackfillRequest, Estimate]:
     """Return the request of a backfill of stream `name`, which is not stored, and what it would take.
 
     Raises `BackfillRefused`, with the valid values, `ConfigError` for an unknown stream, `ProgressLost`, or one of the
@@ -181,8 +179,8 @@ def request_range(
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = reach_step,
-    services: Services | None = None,
-) -> tuple[Request, Estimate]:
+    services: StagingServices | None = None,
+) -> tuple[BackfillRequest, Estimate]:
     """Store the request of a backfill of stream `name`, and return it with what it takes.
 
     The same token returns the same request. Calls `on_step` with `requested`. Raises as `plan_range` does.
@@ -205,30 +203,38 @@ def request_range(
         return request, figures
 
 
-def _find_by_token(store: Store, name: str, token: str) -> Request | None:
+def _find_by_token(store: Store, name: str, token: str) -> BackfillRequest | None:
     return next((request for request in list_requests(store, name) if request.token == token), None)
 
 
-def _withdraw_if_rivalled(config: Config, services: Services, request: Request, now: Callable[[], datetime]) -> None:
+def _withdraw_if_rivalled(
+    config: Config, services: StagingServices, request: BackfillRequest, now: Callable[[], datetime]
+) -> None:
     """Cancel the request again if another of the same offsets was stored at the same time; both may be cancelled."""
     try:
         _check_overlap(services.store, request.stream, request.ranges, now(), own=request.id)
     except BackfillRefused as error:
         change_range(
-            config, request.stream, request.id, Action.CANCEL, by=request.by, reason=str(error), services=services
+            config,
+            request.stream,
+            request.id,
+            BackfillAction.CANCEL,
+            by=request.by,
+            reason=str(error),
+            services=services,
         )
         raise
 
 
 def _make_request(
-    services: Services,
+    services: StagingServices,
     trigger: Trigger,
     name: str,
     stream: Stream,
     tables: StreamTables,
     ranges: OffsetRanges,
     at: datetime,
-) -> Request:
+) -> BackfillRequest:
     token = trigger.token or secrets.token_hex(16)
     identifier = f"{at:%Y%m%d}_{hashlib.sha256(token.encode()).hexdigest()[:4]}"
     key = backfill_request_key(services.store.prefix, name, identifier)
@@ -255,7 +261,7 @@ def _make_request(
     if plan is None:
         raise BackfillRefused(f"the archive has no object of {ranges}")
     head = head_of(tables.main.metadata, MAIN_BRANCH)
-    return Request(
+    return BackfillRequest(
         id=identifier,
         by=trigger.by,
         reason=trigger.reason,
@@ -285,7 +291,7 @@ def _objects(
 # --- estimate ---------------------------------------------------------------------------------------------------------
 
 
-def estimate(store: Store, request: Request, slots: int) -> Estimate:
+def estimate(store: Store, request: BackfillRequest, slots: int) -> Estimate:
     """Return what a backfill takes, by the speed that the last backfill of the stream has measured."""
     measured = measured_speed(store, request.stream)
     plan: Plan = request.plan
@@ -305,7 +311,7 @@ def estimate(store: Store, request: Request, slots: int) -> Estimate:
 def measured_speed(store: Store, name: str) -> float | None:
     """Return the bytes of backup objects that a task of the stream's last backfill parsed in a second."""
     for request in reversed(list_requests(store, name)):
-        if state_of(store, request) is State.PLANNED:
+        if state_of(store, request) is BackfillState.PLANNED:
             continue
         records = find_records(store, request)
         seconds = sum(record.seconds for record in records.values())

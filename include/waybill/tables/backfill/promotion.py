@@ -22,9 +22,9 @@ from waybill.services.store import Store
 from waybill.tables.audit import find_audit
 from waybill.tables.backfill.events import (
     ABANDONED_AFTER,
-    Action,
-    Event,
-    State,
+    BackfillAction,
+    BackfillEvent,
+    BackfillState,
     check_action,
     events_of,
     find_claim,
@@ -33,9 +33,9 @@ from waybill.tables.backfill.events import (
     state_of,
 )
 from waybill.tables.backfill.replace import Cutter, RangeChange
-from waybill.tables.backfill.request import Request, find_request, list_requests
+from waybill.tables.backfill.request import BackfillRequest, find_request, list_requests
 from waybill.tables.backfill.results import BuiltFiles, load_built_files
-from waybill.tables.backfill.work import ForEach, in_this_process, reach_step
+from waybill.tables.backfill.work import TaskRunner, in_this_process, reach_step
 from waybill.tables.iceberg import (
     StreamTables,
     is_live,
@@ -47,9 +47,7 @@ from waybill.tables.iceberg import (
 from waybill.tables.quarantine.retry import finish_retries
 from waybill.tables.quarantine.view import retries_of
 from waybill.tables.staging.driver import OnStep
-from waybill.tables.staging.services import Services, services_of
-
-__all__ = ["Changed", "Changer", "change_range", "end_open_change", "refuse_if_not_of"]
+from waybill.tables.staging.services import StagingServices, services_of
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +58,7 @@ _ATTEMPTS = 10
 class Changed:
     """The result of `change_range`."""
 
-    event: Event
+    event: BackfillEvent
     is_new: bool
     """False: the same had been done before, by an earlier call or a rival."""
 
@@ -69,15 +67,15 @@ def change_range(
     config: Config,
     name: str,
     backfill: str,
-    action: Action,
+    action: BackfillAction,
     *,
     by: str,
     reason: str,
     accept_failed_checks: bool = False,
-    for_each: ForEach = in_this_process,
+    for_each: TaskRunner = in_this_process,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = reach_step,
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> Changed:
     """Promote, undo or cancel a backfill of stream `name`, and return the event.
 
@@ -110,7 +108,7 @@ def change_range(
             if last is not None and last.action is action:
                 return Changed(last, is_new=False)
             changer.check(request, state, action, tables, now(), accept_failed_checks=accept_failed_checks)
-            claim = Event(backfill, action, by, reason, now(), changer.next_number(request))
+            claim = BackfillEvent(backfill, action, by, reason, now(), changer.next_number(request))
             if make_claim(opened.store, name, stream, tables, claim):
                 on_step("claimed")
                 event = changer.do(claim)
@@ -120,8 +118,8 @@ def change_range(
 
 
 def end_open_change(
-    config: Config, name: str, tables: StreamTables, services: Services, for_each: ForEach = in_this_process
-) -> Event | None:
+    config: Config, name: str, tables: StreamTables, services: StagingServices, for_each: TaskRunner = in_this_process
+) -> BackfillEvent | None:
     """End the promotion, undo or cancellation that another process has begun and not ended; return None without one.
 
     That process may still be at work: both come to the same end. Raises what `change_range` raises.
@@ -130,7 +128,7 @@ def end_open_change(
         return Changer(config, name, config.stream(name), services, for_each, reach_step).end_claim(tables)
 
 
-def refuse_if_not_of(request: Request, stream: Stream, tables: StreamTables | None) -> StreamTables:
+def refuse_if_not_of(request: BackfillRequest, stream: Stream, tables: StreamTables | None) -> StreamTables:
     """Return the tables. Raise `BackfillRefused` unless they are those that the backfill was requested for."""
     if tables is None or str(tables.main.metadata.table_uuid) != request.table_uuid:
         raise BackfillRefused(
@@ -157,23 +155,23 @@ class Changer:
     config: Config
     name: str
     stream: Stream
-    services: Services
-    for_each: ForEach
+    services: StagingServices
+    for_each: TaskRunner
     on_step: OnStep
 
     @property
     def store(self) -> Store:
         return self.services.store
 
-    def load(self, request: Request) -> StreamTables:
+    def load(self, request: BackfillRequest) -> StreamTables:
         """Return the tables as they are now. Raises `BackfillRefused` if they are not those of the backfill."""
         return refuse_if_not_of(request, self.stream, load_tables(self.services.catalog, self.stream))
 
-    def next_number(self, request: Request) -> int:
+    def next_number(self, request: BackfillRequest) -> int:
         """Return the number of the next claim."""
         return min(retries_of(self.load(request)))
 
-    def end_claim(self, tables: StreamTables) -> Event | None:
+    def end_claim(self, tables: StreamTables) -> BackfillEvent | None:
         """Do what a claim says that is not done yet, and return its event; None if there is none."""
         claim = find_claim(self.store, self.name, self.stream, tables)
         if claim is None:
@@ -185,9 +183,9 @@ class Changer:
 
     def check(
         self,
-        request: Request,
-        state: State,
-        action: Action,
+        request: BackfillRequest,
+        state: BackfillState,
+        action: BackfillAction,
         tables: StreamTables,
         now: datetime,
         *,
@@ -195,7 +193,7 @@ class Changer:
     ) -> None:
         """Raise `BackfillRefused` if the action does not apply."""
         check_action(request, state, action)
-        if action is Action.PROMOTE:
+        if action is BackfillAction.PROMOTE:
             if now - request.at > ABANDONED_AFTER:
                 raise BackfillRefused(
                     f"backfill {request.id} of {self.name} was requested more than {ABANDONED_AFTER.days} days ago, "
@@ -204,7 +202,7 @@ class Changer:
             self._check_audit(request, accept_failed_checks=accept_failed_checks)
             self._progress_check(request)(tables.main)
             load_built_files(self.store, request, tables)
-        elif action is Action.UNDO:
+        elif action is BackfillAction.UNDO:
             later = self._promoted_later(request)
             if later is not None:
                 raise BackfillRefused(
@@ -218,7 +216,7 @@ class Changer:
                     f"from before, has expired. Request a new backfill of the range instead"
                 )
 
-    def _check_audit(self, request: Request, *, accept_failed_checks: bool) -> None:
+    def _check_audit(self, request: BackfillRequest, *, accept_failed_checks: bool) -> None:
         audit = find_audit(self.store, request.plan.key)
         if audit is None:
             raise BackfillRefused(
@@ -232,13 +230,13 @@ class Changer:
                 f"with --accept-failed-checks and a reason"
             )
 
-    def _promoted_later(self, request: Request, before: int | None = None) -> Request | None:
+    def _promoted_later(self, request: BackfillRequest, before: int | None = None) -> BackfillRequest | None:
         """Return a backfill of some of the same offsets that is promoted, and was promoted later."""
         own = _last_promotion(events_of(self.store, request))
         for other in list_requests(self.store, self.name):
             if other.id == request.id or not request.ranges.overlap(other.ranges).by_tp:
                 continue
-            if state_of(self.store, other, before) is State.PROMOTED:
+            if state_of(self.store, other, before) is BackfillState.PROMOTED:
                 theirs = _last_promotion(events_of(self.store, other))
                 if theirs > own:
                     return other
@@ -246,30 +244,30 @@ class Changer:
 
     # --- the change ---
 
-    def do(self, claim: Event) -> Event:
+    def do(self, claim: BackfillEvent) -> BackfillEvent:
         """Do what a claim says, as far as no other process has done it, and return the event."""
         request = find_request(self.store, self.name, claim.backfill)
         tables = self.load(request)
-        is_blocked = claim.action is Action.UNDO and self._promoted_later(request, claim.number) is not None
+        is_blocked = claim.action is BackfillAction.UNDO and self._promoted_later(request, claim.number) is not None
         event = record_event(self.store, request, claim, is_blocked=is_blocked)
         self.on_step("decided")
         change = self._change(request)
         new = BuiltFiles("", (), (), 0, 0, {})
-        if event.action is Action.PROMOTE and event.is_effective:
+        if event.action is BackfillAction.PROMOTE and event.is_effective:
             is_moved = read_retries(tables.quarantine.metadata, ".".join(tables.quarantine.name())) > claim.number
             new = load_built_files(self.store, request, tables, with_quarantine=not is_moved)
 
         def move(table: Table, change: RangeChange, files: Any) -> None:
             if not event.is_effective:
                 change.nothing(table, claim.number)
-            elif event.action is Action.PROMOTE:
+            elif event.action is BackfillAction.PROMOTE:
                 change.promote(table, files, claim.number)
-            elif event.action is Action.UNDO:
+            elif event.action is BackfillAction.UNDO:
                 change.undo(table, claim.number, ABANDONED_AFTER)
             else:
                 change.cancel(table, claim.number)
 
-        replaces_rows = event.is_effective and event.action is not Action.CANCEL
+        replaces_rows = event.is_effective and event.action is not BackfillAction.CANCEL
         check_main = self._progress_check(request) if replaces_rows else lambda _: None
         # Before the quarantine: if the main table cannot be changed, neither is the quarantine.
         check_main(tables.main)
@@ -280,12 +278,12 @@ class Changer:
         logger.info("%s: backfill %s: %s by %s: %s", self.name, request.id, event.action, event.by, event.reason)
         return event
 
-    def _change(self, request: Request) -> Callable[[Callable[[Table], None]], RangeChange]:
+    def _change(self, request: BackfillRequest) -> Callable[[Callable[[Table], None]], RangeChange]:
         cutter = Cutter.of(self.config, self.store, request, self.for_each)
         properties = {"waybill.stream": self.name, "waybill.run": request.plan_id}
         return lambda check: RangeChange(cutter, properties, check)
 
-    def _progress_check(self, request: Request) -> Callable[[Table], None]:
+    def _progress_check(self, request: BackfillRequest) -> Callable[[Table], None]:
         def check(main: Table) -> None:
             name = ".".join(main.name())
             request.ranges.check_below(read_progress(main.metadata, name), f"the progress of table {name}")
@@ -293,6 +291,6 @@ class Changer:
         return check
 
 
-def _last_promotion(events: list[Event]) -> int:
+def _last_promotion(events: list[BackfillEvent]) -> int:
     """Return the number of the last promotion; -1 without one."""
-    return max((e.number for e in events if e.action is Action.PROMOTE and e.is_effective), default=-1)
+    return max((e.number for e in events if e.action is BackfillAction.PROMOTE and e.is_effective), default=-1)

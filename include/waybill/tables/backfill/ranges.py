@@ -25,8 +25,6 @@ from waybill.tables.quarantine.offset_sets import by_topic_partition
 if TYPE_CHECKING:
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-__all__ = ["OffsetRanges", "Placement"]
-
 
 class Placement(StrEnum):
     """Where the rows of a data file lie."""

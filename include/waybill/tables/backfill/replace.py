@@ -25,15 +25,13 @@ from waybill.config.names import backfill_branch, backfill_plan_id, backfill_tag
 from waybill.services.store import Store
 from waybill.tables.backfill.cuts import CutJob, Side, cut_files, place_files
 from waybill.tables.backfill.ranges import OffsetRanges
-from waybill.tables.backfill.request import Requested
-from waybill.tables.backfill.work import ForEach
+from waybill.tables.backfill.request import AnyBackfill
+from waybill.tables.backfill.work import TaskRunner
 from waybill.tables.iceberg import RETRIES_PROPERTY, CommitOutcome, commit_with_retry, head_of, read_retries
 from waybill.tables.iceberg.commit import assert_head, commit_transaction, ensure_first_snapshot, stage_snapshot
 from waybill.tables.iceberg.progress import progress_text
 from waybill.tables.iceberg.state import BACKFILL_PROPERTY, PROGRESS_PROPERTY, newest_property
 from waybill.tables.staging.table_layout import TableLayout
-
-__all__ = ["BACKFILL_PROPERTY", "UNDO_WINDOW", "Cutter", "RangeChange", "Replacement"]
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +60,10 @@ class Cutter:
     backfill: str
     ranges: OffsetRanges
     memory_bytes: int
-    for_each: ForEach
+    for_each: TaskRunner
 
     @classmethod
-    def of(cls, config: Config, store: Store, request: Requested, for_each: ForEach) -> Self:
+    def of(cls, config: Config, store: Store, request: AnyBackfill, for_each: TaskRunner) -> Self:
         """Return the cutter of a backfill's range."""
         return cls(
             store,

@@ -17,15 +17,13 @@ from waybill.base.errors import BackfillRefused, DocumentDamaged
 from waybill.config.names import backfill_plan_id, backfill_request_key, backfills_prefix, check_backfill_id
 from waybill.services.store import Store
 from waybill.tables.backfill.ranges import OffsetRanges
-from waybill.tables.partition.plan import Plan
-
-__all__ = ["Request", "Requested", "find_request", "list_requests"]
+from waybill.tables.partition.partition_plan import Plan
 
 _VERSION = 1
 _OBJECT = "/request.json"
 
 
-class Requested(Protocol):
+class AnyBackfill(Protocol):
     """What requests of ranges and of generations have in common."""
 
     @property
@@ -48,7 +46,7 @@ class Requested(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BackfillRequest:
     """A backfill of a range of a stream's live generation from the archive."""
 
     id: str
@@ -126,7 +124,7 @@ class Request:
             raise DocumentDamaged(f"backfill {key} cannot be read ({error}): restore the object") from error
 
 
-def find_request(store: Store, stream: str, backfill: str) -> Request:
+def find_request(store: Store, stream: str, backfill: str) -> BackfillRequest:
     """Return the request of a backfill. Raises `BackfillRefused`, with the ids that exist, if there is none."""
     try:
         key = backfill_request_key(store.prefix, stream, check_backfill_id(backfill))
@@ -136,10 +134,10 @@ def find_request(store: Store, stream: str, backfill: str) -> Request:
     if found is None:
         known = ", ".join(_list_ids(store, stream)) or "none"
         raise BackfillRefused(f"stream {stream} has no backfill {backfill!r}; its backfills: {known}")
-    return Request.from_json(key, found)
+    return BackfillRequest.from_json(key, found)
 
 
-def list_requests(store: Store, stream: str) -> list[Request]:
+def list_requests(store: Store, stream: str) -> list[BackfillRequest]:
     """Return the requests of all backfills of a stream, oldest first."""
     found = [find_request(store, stream, backfill) for backfill in _list_ids(store, stream)]
     return sorted(found, key=lambda request: (request.at, request.id))

@@ -23,16 +23,14 @@ from waybill.base.errors import BackfillRefused, DocumentDamaged, PlanUnusable
 from waybill.config.names import TopicPartition, backfill_task_key
 from waybill.services.store import Store
 from waybill.tables.audit.counts import AuditCounts
-from waybill.tables.backfill.request import Request
+from waybill.tables.backfill.request import BackfillRequest
 from waybill.tables.iceberg import StreamTables, remove_files, task_io
 from waybill.tables.iceberg.progress import parse_watermarks, watermarks_text
 from waybill.tables.partition.lateness import Lateness
-from waybill.tables.partition.plan import Task
+from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPERTY, ReasonCounts, RunStatistics
 from waybill.tables.partition.tasks import Job, TaskResult, run_task
 from waybill.tables.staging.table_layout import FileEntry, file_entries, load_data_files
-
-__all__ = ["BuiltFiles", "PlannedTask", "TaskRecord", "find_records", "load_built_files", "run_and_record"]
 
 _VERSION = 1
 _THREADS = 8
@@ -158,7 +156,7 @@ def _record(task: PlannedTask, result: TaskResult) -> TaskRecord:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def find_records(store: Store, request: Request) -> dict[int, TaskRecord]:
+def find_records(store: Store, request: BackfillRequest) -> dict[int, TaskRecord]:
     """Return the recorded results of a backfill's tasks, by number."""
 
     def read(number: int) -> TaskRecord | None:
@@ -185,7 +183,7 @@ class BuiltFiles:
 
 
 def load_built_files(
-    store: Store, request: Request, tables: StreamTables, *, with_quarantine: bool = True
+    store: Store, request: BackfillRequest, tables: StreamTables, *, with_quarantine: bool = True
 ) -> BuiltFiles:
     """Return the files of a backfill whose tasks are done.
 

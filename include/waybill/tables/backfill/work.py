@@ -7,20 +7,18 @@ from typing import Any, Protocol, TypeVar
 
 from waybill.base import failpoints
 
-__all__ = ["ForEach", "in_this_process", "reach_step"]
-
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-class ForEach(Protocol):
+class TaskRunner(Protocol):
     """Runs the same work for each task, and returns the results in order. Raises the error of a task that failed."""
 
     def __call__(self, work: Callable[[Any], Any], tasks: Sequence[Any], /) -> Sequence[Any]: ...
 
 
 def in_this_process(work: Callable[[_T], _R], tasks: Sequence[_T], /) -> list[_R]:
-    """Run the tasks one after the other in this process. A `ForEach`."""
+    """Run the tasks one after the other in this process. A `TaskRunner`."""
     return [work(task) for task in tasks]
 
 

@@ -11,16 +11,6 @@ import numpy as np
 
 from waybill.records.batches._kernels import Array, Int, compiled
 
-__all__ = [
-    "clear_assigned",
-    "find_repeated",
-    "latest_arrivals",
-    "latest_entries",
-    "may_repeat",
-    "number_keys",
-    "siphash128",
-]
-
 # Arithmetic on uint64 alone: the compiler makes a float of an int64 and a uint64.
 _3, _7, _8, _56 = (np.uint64(n) for n in (3, 7, 8, 56))
 _R13, _R16, _R17, _R21, _R32, _R64 = (np.uint64(n) for n in (13, 16, 17, 21, 32, 64))

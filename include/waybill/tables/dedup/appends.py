@@ -25,19 +25,6 @@ from waybill.tables.dedup.first_sweep import find_first_sweep_start, snapshots_b
 from waybill.tables.iceberg.dedup import FirstSweepStart
 from waybill.tables.iceberg.state import BACKFILL_PROPERTY, ancestry, live_files
 
-__all__ = [
-    "TABLE_START",
-    "AppendedFile",
-    "AppendedFiles",
-    "TablePosition",
-    "appends_rows",
-    "backfill_of",
-    "current_position",
-    "has_no_appends",
-    "scan_appends",
-    "snapshots_since",
-]
-
 logger = logging.getLogger(__name__)
 
 

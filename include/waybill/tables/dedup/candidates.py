@@ -19,8 +19,6 @@ from waybill.tables.dedup.tasks import CANDIDATE_BYTES, ScannedFiles, SweepJob, 
 from waybill.tables.iceberg import task_io
 from waybill.tables.staging.timing import Stopwatch
 
-__all__ = ["Candidates", "Sent", "scan"]
-
 _SCHEMA = pa.schema(
     [
         pa.field("hi", pa.uint64(), nullable=False),

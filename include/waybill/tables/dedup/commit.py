@@ -27,7 +27,7 @@ from waybill.services.store import Store
 from waybill.tables.dedup.appends import TablePosition
 from waybill.tables.dedup.index.manifest import horizon_within
 from waybill.tables.dedup.index.sorted_runs import SortedRun
-from waybill.tables.dedup.plan import SweepPlan, horizon_after
+from waybill.tables.dedup.sweep_plan import SweepPlan, horizon_after
 from waybill.tables.dedup.tasks import MatchedRange, SweepJob, WrittenFiles
 from waybill.tables.iceberg import CommitOutcome, DedupTables, commit_snapshot, commit_with_retry, remove_files
 from waybill.tables.iceberg.dedup import (
@@ -51,18 +51,6 @@ from waybill.tables.iceberg.state import (
 )
 from waybill.tables.staging.driver import record_staged_document, staged_files
 from waybill.tables.staging.table_layout import file_entries
-
-__all__ = [
-    "StagedSweep",
-    "commit_duplicates",
-    "commit_unique",
-    "discard_staged_sweep",
-    "find_staged_sweep",
-    "is_committed",
-    "position_of_sweep",
-    "record_staged_sweep",
-    "remove_objects",
-]
 
 _VERSION = 1
 _THREADS = 4  # waits for S3, not for the CPU

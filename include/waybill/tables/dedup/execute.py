@@ -29,8 +29,6 @@ from waybill.tables.dedup.tasks import MatchedRange, SweepJob, SweepTask, Unplan
 from waybill.tables.dedup.write import write
 from waybill.tables.iceberg import DedupTables, remove_files
 
-__all__ = ["Execute", "InThisProcess", "match_all", "warm_up", "write_all"]
-
 logger = logging.getLogger(__name__)
 
 _MAX_REBUILDS = 3  # of a damaged index, in one sweep

@@ -23,16 +23,6 @@ from waybill.tables.iceberg.dedup import FirstSweepStart
 from waybill.tables.iceberg.progress import Progress, read_progress
 from waybill.tables.iceberg.state import metadata_as_of
 
-__all__ = [
-    "check_range",
-    "check_since",
-    "find_first_sweep_start",
-    "format_first_sweep_start",
-    "format_instant",
-    "parse_instant",
-    "snapshots_before",
-]
-
 logger = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -42,7 +42,8 @@ from waybill.tables.dedup.index.merge import (
     one_by_one,
     split_by_expiry,
 )
-from waybill.tables.dedup.index.sorted_runs import FileStore, IndexEntries, SortedRun, tail_of, write_run
+from waybill.tables.dedup.index.run_file import IndexEntries, tail_of
+from waybill.tables.dedup.index.sorted_runs import FileStore, SortedRun, write_run
 from waybill.tables.dedup.keys import exclude_assigned_ids, hash_keys, hash_range_of
 from waybill.tables.dedup.rows import topic_partitions_of
 from waybill.tables.iceberg.catalog import task_io, translate_catalog_errors
@@ -51,8 +52,6 @@ from waybill.tables.iceberg.files import translate_storage_errors
 from waybill.tables.iceberg.state import SWEEP_HORIZON_PROPERTY, live_files, newest_property
 from waybill.tables.staging.file_reader import read_batches
 from waybill.tables.staging.table_layout import TableLayout
-
-__all__ = ["BuildJob", "BuildTask", "bring_up_to_date", "index_rows", "rebuild", "run_build_task"]
 
 logger = logging.getLogger(__name__)
 

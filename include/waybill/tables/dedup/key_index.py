@@ -22,13 +22,11 @@ from waybill.tables.dedup.commit import StagedSweep, position_of_sweep
 from waybill.tables.dedup.index.manifest import IndexIdentity, Manifest, load_manifest, update_manifest
 from waybill.tables.dedup.index.merge import ForEach, MergePolicy, merge_all, one_by_one
 from waybill.tables.dedup.index_build import BuildJob, run_build_task
-from waybill.tables.dedup.status import Window
+from waybill.tables.dedup.status import DedupWindow
 from waybill.tables.iceberg import translate_storage_errors
 from waybill.tables.iceberg.dedup import SweepState, load_dedup_tables, read_sweep_state
 from waybill.tables.iceberg.histories import TableHistory
-from waybill.tables.staging.services import Services, services_of
-
-__all__ = ["KeyIndex", "merge_index", "open_index", "rebuild_index"]
+from waybill.tables.staging.services import StagingServices, services_of
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +90,7 @@ class KeyIndex:
 
     def merge(self, state: SweepState) -> Manifest | None:
         """Merge sorted runs, and return the manifest after that; see `waybill.tables.dedup.index.merge.merge_all`."""
-        window = Window.of(state, self.settings)
+        window = DedupWindow.of(state, self.settings)
         policy = MergePolicy.of(self.settings.window_ms, self.settings.memory, window.effective_ms)
         return merge_all(self.store, self.prefix, self.identity, policy, state.horizon_ms)
 
@@ -115,7 +113,7 @@ def rebuild_index(config: Config, name: str) -> Manifest | None:
         return index.merge(state)
 
 
-def merge_index(config: Config, name: str, services: Services | None = None) -> Manifest | None:
+def merge_index(config: Config, name: str, services: StagingServices | None = None) -> Manifest | None:
     """Merge sorted runs of stream `name` in this process, and rebuild a damaged index; None: there is no index yet.
 
     `services`: those to use; without them it opens and closes its own. Raises what `rebuild_index` raises.
@@ -143,7 +141,7 @@ def merge_index(config: Config, name: str, services: Services | None = None) -> 
 
 @contextmanager
 def open_index(
-    config: Config, name: str, services: Services | None = None
+    config: Config, name: str, services: StagingServices | None = None
 ) -> Iterator[tuple[KeyIndex, SweepState] | None]:
     """Open the index of stream `name`, with the state of its unique table; None: there is no unique table yet.
 

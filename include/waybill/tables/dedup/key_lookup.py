@@ -13,13 +13,11 @@ from waybill.config.names import TopicPartition
 from waybill.tables.dedup.index.lookup import BucketIndex, QuickReads
 from waybill.tables.dedup.key_index import open_index
 from waybill.tables.dedup.keys import hash_keys, hash_range_of
-from waybill.tables.staging.services import Services
-
-__all__ = ["find_kept_row"]
+from waybill.tables.staging.services import StagingServices
 
 
 def find_kept_row(
-    config: Config, name: str, key: Sequence[str], services: Services | None = None
+    config: Config, name: str, key: Sequence[str], services: StagingServices | None = None
 ) -> tuple[TopicPartition, int] | None:
     """Return the topic-partition and the offset of the row that dedup kept last of a key, in the window of the index.
 

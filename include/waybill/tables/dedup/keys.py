@@ -17,8 +17,6 @@ from waybill.archive.formats.columns import BinaryColumn
 from waybill.records.batches._kernels import Array
 from waybill.tables.dedup._kernels import clear_assigned, siphash128
 
-__all__ = ["KeyHashes", "exclude_assigned_ids", "hash_keys", "hash_range_of", "key_text", "values_as_text"]
-
 _HASHED_AS_STORED = frozenset({pa.string(), pa.large_string(), pa.binary(), pa.large_binary()})
 
 

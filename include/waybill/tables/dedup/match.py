@@ -29,21 +29,11 @@ from waybill.tables.dedup._kernels import find_repeated, latest_arrivals, latest
 from waybill.tables.dedup.candidates import Candidates
 from waybill.tables.dedup.index.lookup import BucketIndex, EarlierRows, QuickReads
 from waybill.tables.dedup.index.merge import MergePolicy, least_run_keys, split_by_expiry
-from waybill.tables.dedup.index.sorted_runs import Array, IndexEntries, SortedRun, tail_of, write_run
+from waybill.tables.dedup.index.run_file import Array, IndexEntries, tail_of
+from waybill.tables.dedup.index.sorted_runs import SortedRun, write_run
 from waybill.tables.dedup.keys import hash_range_of
 from waybill.tables.dedup.tasks import MatchedRange, ScannedFiles, SweepJob, UnplannedPartitions
 from waybill.tables.staging.timing import Stopwatch
-
-__all__ = [
-    "DuplicateList",
-    "DuplicatesOfBatch",
-    "MatchResult",
-    "find_duplicates",
-    "match_range",
-    "one_of_each_key",
-    "read_duplicate_lists",
-    "write_duplicate_list",
-]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -34,16 +34,6 @@ from waybill.tables.iceberg.histories import (
 from waybill.tables.iceberg.state import ancestry
 from waybill.tables.staging.driver import OnStep
 
-__all__ = [
-    "find_change",
-    "find_rebuild",
-    "follow_main",
-    "give_up_rebuilds",
-    "histories_of",
-    "publish_if_current",
-    "reads_from",
-]
-
 logger = logging.getLogger(__name__)
 
 

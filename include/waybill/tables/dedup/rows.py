@@ -13,19 +13,9 @@ from pyiceberg.io import FileIO
 from waybill.base.errors import PlanUnusable, StoreUnavailable
 from waybill.config.names import TopicPartition
 from waybill.records.batches._kernels import Array
-from waybill.tables.dedup.plan import earliest_arrival_ms
+from waybill.tables.dedup.sweep_plan import earliest_arrival_ms
 from waybill.tables.dedup.tasks import FilePart, SweepJob, UnplannedPartitions
 from waybill.tables.staging.file_reader import read_batches
-
-__all__ = [
-    "ARRIVAL_COLUMNS",
-    "Arrivals",
-    "RowBatch",
-    "UnplannedPartitionsFound",
-    "arrivals_ms",
-    "read_rows",
-    "topic_partitions_of",
-]
 
 ARRIVAL_COLUMNS = ("topic", "partition", "offset", "kafka_timestamp", "event_time")
 """The columns that `Arrivals` needs, and the offset."""

@@ -42,22 +42,7 @@ from waybill.tables.iceberg.dedup import (
 )
 from waybill.tables.iceberg.histories import TableHistory
 from waybill.tables.iceberg.state import SWEPT_PROPERTY, ancestry, metadata_as_of
-from waybill.tables.staging.services import Services, services_of
-
-__all__ = [
-    "Backlog",
-    "DedupStatus",
-    "DuplicateCount",
-    "IndexFigures",
-    "RebuildFigures",
-    "Window",
-    "check_window",
-    "final_snapshot",
-    "find_window_alert",
-    "read_index",
-    "read_status",
-    "window_alert",
-]
+from waybill.tables.staging.services import StagingServices, services_of
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +54,7 @@ _MIB, _GIB = 1 << 20, 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class DedupWindow:
     """How far back in arrival time a message is compared with others, in ms."""
 
     effective_ms: int
@@ -79,7 +64,7 @@ class Window:
     """`dedup.floor`."""
 
     @classmethod
-    def of(cls, state: SweepState, settings: Dedup) -> Window:
+    def of(cls, state: SweepState, settings: Dedup) -> DedupWindow:
         """Return the window after the last sweep, for a message that arrives together with the newest one."""
         promised = settings.window_ms
         newest = max(state.watermarks.values(), default=None)
@@ -100,7 +85,7 @@ class Window:
         return f"{_span(self.effective_ms)} of {_span(self.promised_ms)} (floor {_span(self.floor_ms)})"
 
 
-def check_window(config: Config, name: str, services: Services | None = None) -> Window | None:
+def check_window(config: Config, name: str, services: StagingServices | None = None) -> DedupWindow | None:
     """Log and return the window of stream `name`; None without dedup or before the first sweep. Only reads.
 
     `services`: those to use; without them it opens and closes its own. Raises `WindowShrunk` if there is an alert about
@@ -134,13 +119,13 @@ def find_window_alert(name: str, stream: Stream, tables: DedupTables, store: Sto
 
 def _window_and_index(
     name: str, stream: Stream, settings: Dedup, tables: DedupTables, store: Store
-) -> tuple[Window, Manifest | None]:
+) -> tuple[DedupWindow, Manifest | None]:
     unique = tables.unique
-    window = Window.of(read_sweep_state(unique.metadata, ".".join(unique.name())), settings)
+    window = DedupWindow.of(read_sweep_state(unique.metadata, ".".join(unique.name())), settings)
     return window, _newest_manifest(store, name, stream.generation, settings, unique)
 
 
-def window_alert(stream: str, settings: Dedup, window: Window, index: Manifest | None) -> str | None:
+def window_alert(stream: str, settings: Dedup, window: DedupWindow, index: Manifest | None) -> str | None:
     """Return the text of the alert about a window; None if there is no reason for one.
 
     A window shorter than promised is an alert only if the budget is the reason. An index below half of its budget has
@@ -189,7 +174,7 @@ def _share_text(settings: Dedup, index: Manifest | None) -> str:
     return f", {index.size_bytes / budget:.1%} of its budget of {format_size(budget)}"
 
 
-def _needed_bytes(window: Window, index: Manifest) -> int | None:
+def _needed_bytes(window: DedupWindow, index: Manifest) -> int | None:
     """Estimate the index size for the whole window from the time that each bucket's runs span; None without runs.
 
     That time can be longer than the effective window: a bucket may have more left than the one that lost most.
@@ -239,7 +224,7 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexFigures:
+class KeyIndexFigures:
     """The figures of the newest index manifest. The field names are those of the JSON document."""
 
     version: int
@@ -302,12 +287,12 @@ class DedupStatus:
     rows: int
     """Number of unique rows."""
     duplicates: int
-    window: Window
+    window: DedupWindow
     horizon: datetime | None
     """Rows that arrived before it are no longer compared; None: all are."""
     newest: datetime | None
     """Arrival of the newest row that was swept."""
-    index: IndexFigures | None
+    index: KeyIndexFigures | None
     """None: there is no usable manifest; the next sweep builds the index."""
     alert: str | None
     counted: Sequence[DuplicateCount]
@@ -372,7 +357,7 @@ def _status_before_first_sweep(name: str, stream: Stream, settings: Dedup, main:
         behind=Backlog.of(main, state),
         rows=0,
         duplicates=0,
-        window=Window.of(state, settings),
+        window=DedupWindow.of(state, settings),
         horizon=None,
         newest=None,
         index=None,
@@ -391,7 +376,7 @@ def _status(
 ) -> DedupStatus:
     unique = ".".join(tables.unique.name())
     state = read_sweep_state(tables.unique.metadata, unique)
-    window = Window.of(state, settings)
+    window = DedupWindow.of(state, settings)
     final = final_snapshot(tables.duplicates.metadata, ".".join(tables.duplicates.name()), state)
     newest = max(state.watermarks.values(), default=None)
     swept = None if state.swept is None else state.swept.snapshot
@@ -458,8 +443,8 @@ def _added_rows(table: TableMetadata, sequence: int) -> Iterator[int]:
             yield rows
 
 
-def _index_figures(manifest: Manifest, settings: Dedup, unique: TableMetadata) -> IndexFigures:
-    return IndexFigures(
+def _index_figures(manifest: Manifest, settings: Dedup, unique: TableMetadata) -> KeyIndexFigures:
+    return KeyIndexFigures(
         version=manifest.version,
         keys=manifest.keys,
         bytes=manifest.size_bytes,

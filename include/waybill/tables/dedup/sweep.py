@@ -49,10 +49,10 @@ from waybill.tables.dedup.execute import Execute, match_all, write_all
 from waybill.tables.dedup.first_sweep import check_range, check_since, format_first_sweep_start
 from waybill.tables.dedup.index.manifest import IndexIdentity, Manifest
 from waybill.tables.dedup.key_index import KeyIndex
-from waybill.tables.dedup.plan import SweepPlan, epoch_ms
 from waybill.tables.dedup.rebuild import find_change, follow_main, give_up_rebuilds, publish_if_current
-from waybill.tables.dedup.report import SweepReport, TaskResults
-from waybill.tables.dedup.status import Window, window_alert
+from waybill.tables.dedup.status import DedupWindow, window_alert
+from waybill.tables.dedup.sweep_plan import SweepPlan, epoch_ms
+from waybill.tables.dedup.sweep_report import SweepReport, TaskResults
 from waybill.tables.dedup.tasks import SweepJob, WrittenFiles, count_hash_ranges, cut_tasks
 from waybill.tables.iceberg import (
     CommitOutcome,
@@ -74,11 +74,9 @@ from waybill.tables.staging.driver import (
     repeat_while_more,
     run_staged_job,
 )
-from waybill.tables.staging.services import Services, services_of
+from waybill.tables.staging.services import StagingServices, services_of
 from waybill.tables.staging.table_layout import TableLayout
 from waybill.tables.staging.timing import StepClock
-
-__all__ = ["run_all_sweeps", "run_sweep"]
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +97,7 @@ def run_sweep(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = _reach,
     slots: int = 1,
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> SweepReport:
     """Sweep what was appended to the table of stream `name` since the last sweep: keep each key once per window.
 
@@ -131,7 +129,7 @@ def run_all_sweeps(
     rebuild_index: bool = False,
     merge_index: bool = False,
     slots: int = 1,
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> Iterator[SweepReport]:
     """Yield the reports of `run_sweep`, repeated until nothing is left: one plan may be bounded or an earlier run's.
 
@@ -464,7 +462,7 @@ class _Sweep:
         index, settings = self._extended_index, self._services.settings
         alert = None
         if staged is not None and index is not None:
-            alert = window_alert(self._services.name, settings, Window.of(staged.state, settings), index)
+            alert = window_alert(self._services.name, settings, DedupWindow.of(staged.state, settings), index)
         return SweepReport.of(
             stream=self._services.name,
             outcome=outcome,

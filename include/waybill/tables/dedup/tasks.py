@@ -15,23 +15,10 @@ from waybill.config.models import Storage
 from waybill.config.names import TopicPartition
 from waybill.tables.dedup.appends import AppendedFile
 from waybill.tables.dedup.index.sorted_runs import SortedRun
-from waybill.tables.dedup.plan import SweepPlan
+from waybill.tables.dedup.sweep_plan import SweepPlan
 from waybill.tables.staging.driver import LEAST_TASK_BYTES
 from waybill.tables.staging.table_layout import TableLayout
-from waybill.tables.staging.timing import Usage
-
-__all__ = [
-    "CANDIDATE_BYTES",
-    "FilePart",
-    "MatchedRange",
-    "ScannedFiles",
-    "SweepJob",
-    "SweepTask",
-    "UnplannedPartitions",
-    "WrittenFiles",
-    "count_hash_ranges",
-    "cut_tasks",
-]
+from waybill.tables.staging.timing import TaskUsage
 
 CANDIDATE_BYTES = 256
 """Memory of a matching task for each row that has a key: its 48 bytes as received and again in one array, the order by
@@ -141,7 +128,7 @@ class ScannedFiles:
     rows: int
     keyless: int
     """Rows without a key, or with an id that Waybill assigned. They are kept without a comparison."""
-    usage: Usage
+    usage: TaskUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +145,7 @@ class MatchedRange:
     """Bytes read of the index."""
     scanned: tuple[ScannedFiles, ...]
     """Figures of the scanning tasks that sent theirs to this range."""
-    usage: Usage
+    usage: TaskUsage
 
     @property
     def duplicates(self) -> int:
@@ -176,4 +163,4 @@ class WrittenFiles:
     duplicates: int
     arrived_ms: dict[TopicPartition, int]
     """The latest arrival of each topic-partition's rows, duplicates included, epoch ms."""
-    usage: Usage
+    usage: TaskUsage

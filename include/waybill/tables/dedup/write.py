@@ -26,8 +26,6 @@ from waybill.tables.staging.table_layout import TableLayout
 from waybill.tables.staging.timing import Stopwatch
 from waybill.tables.staging.uploads import Uploads, scratch_directory
 
-__all__ = ["write"]
-
 _US_PER_MS = 1000
 _NO_ARRIVAL = np.iinfo(np.int64).min
 

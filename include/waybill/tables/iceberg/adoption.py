@@ -16,8 +16,6 @@ from pyiceberg.table import Table
 from waybill.base.errors import ConfigError
 from waybill.config.names import name_with_generation
 
-__all__ = ["adopt_table", "find_table"]
-
 logger = logging.getLogger(__name__)
 
 

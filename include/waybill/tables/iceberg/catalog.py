@@ -26,8 +26,6 @@ from waybill.config.connections import CatalogEndpoint, S3Endpoint, find_connect
 from waybill.config.models import Config, Storage
 from waybill.tables.iceberg.files import io_properties
 
-__all__ = ["CATALOG_NAME", "NO_ANSWER", "catalog_of", "file_io", "open_catalog", "task_io", "translate_catalog_errors"]
-
 CATALOG_NAME = "waybill"
 """The catalog name in a SQL catalog's rows. Spark has to open the catalog under the same name to see its tables."""
 

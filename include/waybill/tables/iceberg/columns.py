@@ -35,8 +35,6 @@ from waybill.base.errors import ConfigError
 from waybill.config.models import ColumnKind, Columns, ColumnType
 from waybill.tables.iceberg.commit import commit_with_retry
 
-__all__ = ["column_fields", "copy_columns", "evolve_columns", "iceberg_type"]
-
 logger = logging.getLogger(__name__)
 
 _PRIMITIVES: dict[ColumnKind, PrimitiveType] = {

@@ -25,18 +25,6 @@ from waybill.base.errors import CatalogUnavailable, CommitConflict
 from waybill.tables.iceberg.catalog import NO_ANSWER, translate_catalog_errors
 from waybill.tables.iceberg.state import metadata_at, state_of
 
-__all__ = [
-    "CommitOutcome",
-    "assert_head",
-    "commit_snapshot",
-    "commit_transaction",
-    "commit_with_retry",
-    "copy_state_to_new_snapshot",
-    "ensure_first_snapshot",
-    "ensure_property",
-    "stage_snapshot",
-]
-
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

@@ -42,25 +42,6 @@ from waybill.tables.iceberg.state import (
     newest_properties_with,
 )
 
-__all__ = [
-    "ARRIVED_AT_FIELD",
-    "DUPLICATES_PROPERTY",
-    "DUPLICATES_ROWS",
-    "DUPLICATES_SCHEMA",
-    "NO_HORIZON_MS",
-    "ROWS_PROPERTY",
-    "DedupTables",
-    "FirstSweepStart",
-    "SweepPosition",
-    "SweepState",
-    "ensure_dedup_tables",
-    "load_dedup_tables",
-    "read_sweep_position",
-    "read_sweep_state",
-    "sweep_position_text",
-    "sweep_properties",
-]
-
 ROWS_PROPERTY = "waybill.rows"
 """A snapshot property: the number of rows that a sweep kept."""
 DUPLICATES_PROPERTY = "waybill.duplicates"

@@ -22,22 +22,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType, Time
 from waybill.base.errors import ConfigError
 from waybill.config.models import Stream
 from waybill.config.models.enums import FileFormat
-from waybill.config.names import Period, TopicPartition
-
-__all__ = [
-    "INVENTORY_ARROW_SCHEMA",
-    "INVENTORY_SCHEMA",
-    "SINK_PROPERTY",
-    "InventoryEntry",
-    "check_file_layout",
-    "file_layout_text",
-    "find_file_layout",
-    "inventory_batch",
-    "last_sequence_number",
-    "layout_property",
-    "read_inventory",
-    "read_inventory_file",
-]
+from waybill.config.names import SinkPeriod, TopicPartition
 
 SINK_PROPERTY = "waybill.sink"
 """A table property: the layout of the files (`file_layout_text`), which must not change within a generation."""
@@ -95,9 +80,9 @@ class InventoryEntry:
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
-    def period(self, *, by_hour: bool) -> Period:
+    def period(self, *, by_hour: bool) -> SinkPeriod:
         """Return the hour or day whose directory holds the file."""
-        return Period(self.topic, self.period_start, by_hour)
+        return SinkPeriod(self.topic, self.period_start, by_hour)
 
 
 def inventory_batch(entries: Iterable[InventoryEntry]) -> pa.RecordBatch:

@@ -35,15 +35,6 @@ from waybill.config.connections import Encryption, S3Endpoint
 from waybill.services.clients.s3 import find_region, renewed_keys, s3_client
 from waybill.tables.iceberg.metered_file import MeteredFile
 
-__all__ = [
-    "S3Removal",
-    "TableIO",
-    "io_properties",
-    "remove_files",
-    "translate_damage_errors",
-    "translate_storage_errors",
-]
-
 logger = logging.getLogger(__name__)
 
 _ENDPOINT = "waybill.s3"

@@ -17,8 +17,6 @@ from waybill.tables.iceberg.commit import commit_snapshot, commit_transaction, c
 from waybill.tables.iceberg.publish import head_of
 from waybill.tables.iceberg.state import LIVE_GENERATION_PROPERTY
 
-__all__ = ["generations_of", "live_generation", "make_live"]
-
 
 def live_generation(table: Table) -> int | None:
     """Return the generation whose rows `main` shows; None for a table of an earlier Waybill that no run has adopted."""

@@ -37,17 +37,6 @@ from waybill.tables.iceberg.state import (
     newest_property,
 )
 
-__all__ = [
-    "TableHistory",
-    "begin_history",
-    "drop_histories",
-    "generation_of_rebuild",
-    "new_rebuild",
-    "publish_history",
-    "rebuilds_of",
-    "shown_history",
-]
-
 _REBUILD_REF = re.compile(rebuild_ref(r"([0-9]+_[0-9a-f]{16})"))
 
 

@@ -17,8 +17,6 @@ from pyiceberg.io.pyarrow import PyArrowFile
 
 from waybill.base.metering import meter
 
-__all__ = ["MeteredFile"]
-
 _PART_BYTES = 10 << 20
 """Arrow's size of a part (`kPartUploadSize`)."""
 

@@ -30,21 +30,6 @@ from waybill.tables.iceberg.state import (
     newest_property,
 )
 
-__all__ = [
-    "BlockedPartitions",
-    "Progress",
-    "Watermarks",
-    "blocked_partitions_text",
-    "merge_watermarks",
-    "parse_watermarks",
-    "progress_text",
-    "read_blocked_partitions",
-    "read_progress",
-    "read_watermarks",
-    "watermarks_text",
-    "with_watermarks",
-]
-
 _VERSION = 1
 
 Progress = Mapping[TopicPartition, int]

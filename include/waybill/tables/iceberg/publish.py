@@ -38,8 +38,6 @@ from waybill.tables.iceberg.commit import (
 from waybill.tables.iceberg.progress import Progress, progress_text, read_progress, with_watermarks
 from waybill.tables.iceberg.state import LIVE_GENERATION_PROPERTY, PLAN_PROPERTY, PROGRESS_PROPERTY, metadata_at
 
-__all__ = ["Commit", "drop_branch", "head_of", "is_live", "publish", "stage_on_branch", "target_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Commit:

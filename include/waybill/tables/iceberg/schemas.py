@@ -60,19 +60,6 @@ from waybill.tables.iceberg.file_inventory import (
 from waybill.tables.iceberg.publish import is_live, target_of
 from waybill.tables.iceberg.state import LIVE_GENERATION_PROPERTY, metadata_at, read_retries
 
-__all__ = [
-    "EVENT_TIME_ID",
-    "QUARANTINE_SCHEMA",
-    "TABLE_SCHEMA",
-    "StreamTables",
-    "check_table",
-    "ensure_spec",
-    "ensure_table",
-    "ensure_tables",
-    "load_tables",
-    "table_schema",
-]
-
 logger = logging.getLogger(__name__)
 
 _LOAD_ATTEMPTS = 3

@@ -20,31 +20,6 @@ from pyiceberg.table.snapshots import Snapshot
 
 from waybill.base.errors import ProgressLost
 
-__all__ = [
-    "BACKFILL_PROPERTY",
-    "BLOCKED_PARTITIONS_PROPERTY",
-    "LIVE_GENERATION_PROPERTY",
-    "PLAN_PROPERTY",
-    "PROGRESS_PROPERTY",
-    "RETRIES_PROPERTY",
-    "RUN_PROPERTY",
-    "STATE_PROPERTIES",
-    "SWEEP_BEGINNING_PROPERTY",
-    "SWEEP_HORIZON_PROPERTY",
-    "SWEEP_REBUILD_PROPERTY",
-    "SWEEP_WATERMARKS_PROPERTY",
-    "SWEPT_PROPERTY",
-    "WATERMARKS_PROPERTY",
-    "ancestry",
-    "live_files",
-    "metadata_as_of",
-    "metadata_at",
-    "newest_properties_with",
-    "newest_property",
-    "read_retries",
-    "state_of",
-]
-
 PROGRESS_PROPERTY = "waybill.progress"
 """The offset of each topic-partition up to which its chain has been turned into rows:
 `waybill.tables.iceberg.progress`."""

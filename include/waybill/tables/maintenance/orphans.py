@@ -27,15 +27,6 @@ from waybill.config.names import key_index_manifests_prefix, key_index_version_o
 from waybill.services.store import ListedObject, Store
 from waybill.tables.maintenance.plans import read_strings
 
-__all__ = [
-    "KEPT_MANIFESTS",
-    "Location",
-    "find_ended_histories",
-    "find_orphaned_indexes",
-    "find_unneeded_index_files",
-    "select_orphan_candidates",
-]
-
 logger = logging.getLogger(__name__)
 
 KEPT_MANIFESTS = 10

@@ -26,18 +26,7 @@ from waybill.config.names import TopicPartition
 from waybill.services.store import ListedObject, Store
 from waybill.tables.audit import DecisionKind, find_decision
 from waybill.tables.iceberg import Progress, SweepPosition
-from waybill.tables.partition.plan import plan_id
-
-__all__ = [
-    "Plans",
-    "StagedPlan",
-    "classify_plans",
-    "find_open_retries",
-    "find_plans",
-    "find_rejected_plans",
-    "find_sweep_plans",
-    "read_strings",
-]
+from waybill.tables.partition.partition_plan import plan_id
 
 logger = logging.getLogger(__name__)
 

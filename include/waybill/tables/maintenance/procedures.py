@@ -14,17 +14,6 @@ from pyiceberg.table import Table
 
 from waybill.services.store import ListedObject
 
-__all__ = [
-    "CompactionResult",
-    "ExpiryResult",
-    "MaintenanceReport",
-    "ManifestRewriteResult",
-    "Procedures",
-    "Step",
-    "TableReport",
-    "TableSize",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
@@ -112,7 +101,7 @@ class TableSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MaintenanceStep:
     """One step of maintenance, whether or not there was something to do."""
 
     name: str
@@ -132,7 +121,7 @@ class TableReport:
     table: str
     before: TableSize
     after: TableSize
-    steps: tuple[Step, ...]
+    steps: tuple[MaintenanceStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +130,7 @@ class MaintenanceReport:
 
     stream: str
     tables: tuple[TableReport, ...]
-    store: tuple[Step, ...]
+    store: tuple[MaintenanceStep, ...]
     """The steps for plans, key indexes and index objects in the archive's bucket."""
     seconds: float
     warnings: tuple[str, ...] = field(default=())

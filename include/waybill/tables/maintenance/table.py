@@ -30,9 +30,7 @@ from waybill.tables.iceberg.generations import generations_of
 from waybill.tables.iceberg.state import ancestry
 from waybill.tables.maintenance.orphans import Location, select_orphan_candidates
 from waybill.tables.maintenance.plans import Plans
-from waybill.tables.maintenance.procedures import Procedures, Step, TableReport, TableSize
-
-__all__ = ["TableMaintenance", "UnsweptSnapshots", "check_compaction", "find_unswept_snapshots", "timed_step"]
+from waybill.tables.maintenance.procedures import MaintenanceStep, Procedures, TableReport, TableSize
 
 logger = logging.getLogger(__name__)
 
@@ -218,11 +216,11 @@ class TableMaintenance:
         }
 
 
-def timed_step(subject: str, name: str, work: Callable[[], Mapping[str, int]]) -> Step:
+def timed_step(subject: str, name: str, work: Callable[[], Mapping[str, int]]) -> MaintenanceStep:
     """Run a step, log it, and return it with its figures and duration."""
     began = time.monotonic()
     figures = work()
-    step = Step(name, time.monotonic() - began, figures)
+    step = MaintenanceStep(name, time.monotonic() - began, figures)
     logger.info("maintenance of %s, %s", subject, step)
     return step
 

@@ -23,8 +23,6 @@ from waybill.tables.iceberg import catalog_of, load_tables
 from waybill.tables.iceberg.state import PLAN_PROPERTY, ancestry
 from waybill.tables.partition.statistics import QUARANTINED_PROPERTY, REASONS_PROPERTY, ROWS_PROPERTY, ReasonCounts
 
-__all__ = ["check_alerts", "quarantine_alert", "run_alerts"]
-
 _REASONS = 3
 
 

@@ -13,10 +13,8 @@ from dataclasses import dataclass, replace
 
 from waybill.archive.chain.spans import ArchiveFault
 from waybill.config.names import TopicPartition
-from waybill.tables.partition.plan import Task
+from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.tasks import Job, TaskResult
-
-__all__ = ["Execute", "ExecutedTasks", "execute_all_or_none", "execute_tasks", "trim"]
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,7 @@ from waybill.config.names import generation_change_key, generation_changes_prefi
 from waybill.tables.iceberg import Progress, StreamTables, head_of, load_tables, metadata_at, read_progress
 from waybill.tables.iceberg.generations import generations_of, live_generation, make_live
 from waybill.tables.staging.driver import OnStep
-from waybill.tables.staging.services import Services, services_of
-
-__all__ = ["Generation", "list_generations", "promote_generation"]
+from waybill.tables.staging.services import StagingServices, services_of
 
 _VERSION = 1
 
@@ -66,7 +64,7 @@ def promote_generation(
     reason: str,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = lambda _: None,
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> bool:
     """Let consumers of stream `name` read another generation, and return whether it was another one before.
 

@@ -16,16 +16,14 @@ from waybill.base import failpoints
 from waybill.base.errors import DecisionRefused
 from waybill.config.models import Config
 from waybill.config.names import run_ref
-from waybill.tables.audit import Audit, Decision, DecisionKind, find_audit, find_decision, record_decision
+from waybill.tables.audit import Audit, DecisionKind, HoldDecision, find_audit, find_decision, record_decision
 from waybill.tables.iceberg import StreamTables, load_tables, translate_storage_errors
 from waybill.tables.partition.next_plan import NextPlan
-from waybill.tables.partition.plan import Plan
+from waybill.tables.partition.partition_plan import Plan
 from waybill.tables.partition.publication import Publication, drop_branches
 from waybill.tables.partition.staged import Staged, find_staged
 from waybill.tables.staging.driver import OnStep
-from waybill.tables.staging.services import Services, services_of
-
-__all__ = ["Hold", "decide_hold", "find_hold"]
+from waybill.tables.staging.services import StagingServices, services_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Hold:
     tables: StreamTables
     staged: Staged
     audit: Audit
-    decision: Decision | None
+    decision: HoldDecision | None
     """None: a person has to decide. Otherwise the process that stored it has not finished."""
 
     def document(self) -> dict[str, Any]:
@@ -56,7 +54,7 @@ class Hold:
         }
 
 
-def find_hold(services: Services, config: Config, name: str) -> Hold | None:
+def find_hold(services: StagingServices, config: Config, name: str) -> Hold | None:
     """Return the held plan of stream `name`; None if there is none.
 
     Raises `ProgressLost`, `PlanUnusable`, `DocumentDamaged`, `DocumentTooNew`, or one of the retriable
@@ -88,7 +86,7 @@ def decide_hold(
     plan: str | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = lambda _: None,
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> Hold:
     """Store a decision about the held plan of stream `name`, do what it says, and return the plan with the decision.
 
@@ -118,7 +116,7 @@ def decide_hold(
                 f"published. Look at the one that is held: `waybill quality show {name} --plan {hold.plan.id}`"
             )
         reached("found")
-        decision = record_decision(opened.store, hold.plan.key, Decision(kind, by, reason, now()))
+        decision = record_decision(opened.store, hold.plan.key, HoldDecision(kind, by, reason, now()))
         reached("decided")
         if kind is DecisionKind.RELEASED:
             stream = config.stream(name)

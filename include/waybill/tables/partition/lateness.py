@@ -22,16 +22,6 @@ from pyiceberg.table.snapshots import Snapshot
 from waybill.base.documents import read_document
 from waybill.tables.iceberg.state import ancestry
 
-__all__ = [
-    "BOUNDS_SECONDS",
-    "DAY_SECONDS",
-    "HOUR_SECONDS",
-    "LATENESS_PROPERTY",
-    "CommitLateness",
-    "Lateness",
-    "LatenessHistory",
-]
-
 LATENESS_PROPERTY = "waybill.lateness"
 _VERSION = 1
 

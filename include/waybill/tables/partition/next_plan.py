@@ -23,9 +23,7 @@ from waybill.tables.iceberg import (
     read_progress,
     target_of,
 )
-from waybill.tables.partition.plan import plan_id
-
-__all__ = ["NextPlan"]
+from waybill.tables.partition.partition_plan import plan_id
 
 
 @dataclass(frozen=True, slots=True)

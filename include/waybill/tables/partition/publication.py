@@ -25,8 +25,8 @@ from waybill.tables.audit import (
     Audit,
     AuditInput,
     AuditRecord,
-    Decision,
     DecisionKind,
+    HoldDecision,
     append_results,
     find_audit,
     find_decision,
@@ -45,13 +45,11 @@ from waybill.tables.iceberg import (
     stage_on_branch,
     target_of,
 )
-from waybill.tables.partition.plan import Plan
+from waybill.tables.partition.partition_plan import Plan
 from waybill.tables.partition.staged import Staged
 from waybill.tables.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPERTY
 from waybill.tables.staging.driver import OnStep
-from waybill.tables.staging.services import Services
-
-__all__ = ["OnAudit", "Publication", "decision_text", "drop_branches", "failures_text"]
+from waybill.tables.staging.services import StagingServices
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +63,7 @@ _EXAMPLES_IN_MESSAGE = 3
 class Publication:
     """The staged files of one plan, on their way to the readers."""
 
-    services: Services
+    services: StagingServices
     stream_name: str
     stream: Stream
     tables: StreamTables
@@ -182,7 +180,7 @@ def drop_branches(tables: StreamTables, plan_id: str) -> None:
         drop_branch(table, run_ref(plan_id))
 
 
-def decision_text(decision: Decision) -> str:
+def decision_text(decision: HoldDecision) -> str:
     """Return a decision as a clause: who, when, why."""
     return f"{decision.by} {decision.kind} at {decision.at:%Y-%m-%d %H:%M:%S} UTC: {decision.reason}"
 

@@ -19,23 +19,9 @@ from waybill.config.names import TopicPartition
 from waybill.parsers import build_parser
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Parsed, Parser, Reason, arrow_type, bounded_reasons, reason
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
-from waybill.records.batches.decode import HEADERS_TYPE, NO_TIMESTAMP_US
 from waybill.records.batches.limits import MESSAGE_TOO_LARGE, SET_ASIDE
+from waybill.records.batches.message_rows import HEADERS_TYPE, NO_TIMESTAMP_US
 from waybill.tables.staging.table_layout import TableLayout
-
-__all__ = [
-    "ARCHIVE_SCHEMA",
-    "MESSAGE_LIMITS",
-    "QUARANTINE_ROWS",
-    "TABLE_ROWS",
-    "EventTimeCheck",
-    "RowBuilder",
-    "Rows",
-    "archive_rows",
-    "build_row_builder",
-    "rows_in_table",
-    "table_rows",
-]
 
 MESSAGE_LIMITS = "message_limits"
 """What refused a message that is too large: the value of the quarantine's column `parser`."""

@@ -26,12 +26,10 @@ from waybill.config.names import TopicPartition, staged_key
 from waybill.services.store import Store
 from waybill.tables.iceberg import StreamTables, remove_files
 from waybill.tables.partition.files_sink.writer import FILE_BYTES_PROPERTY, FILES_PROPERTY
-from waybill.tables.partition.plan import Plan, faults_document, offsets_document, parse_faults, parse_offsets
+from waybill.tables.partition.partition_plan import Plan, faults_document, offsets_document, parse_faults, parse_offsets
 from waybill.tables.partition.statistics import ROWS_PROPERTY
 from waybill.tables.staging.driver import record_staged_document, staged_files
 from waybill.tables.staging.table_layout import file_entries
-
-__all__ = ["Staged", "discard", "find_staged", "record_staged"]
 
 _VERSION = 3
 

@@ -26,18 +26,6 @@ from waybill.tables.iceberg.state import WATERMARKS_PROPERTY
 from waybill.tables.partition.lateness import LATENESS_PROPERTY, Lateness
 from waybill.tables.partition.rows import Rows
 
-__all__ = [
-    "OTHER",
-    "QUARANTINED_PROPERTY",
-    "REASONS_PROPERTY",
-    "ROWS_PROPERTY",
-    "ReasonCount",
-    "ReasonCounts",
-    "RunStatistics",
-    "StatisticsBuilder",
-    "reason_kinds",
-]
-
 ROWS_PROPERTY = "waybill.rows"
 """Snapshot property: the number of rows that the run made of messages."""
 QUARANTINED_PROPERTY = "waybill.quarantined"

@@ -29,24 +29,13 @@ from waybill.tables.iceberg.file_inventory import InventoryEntry
 from waybill.tables.partition.files_sink.encoders import FormatFilter
 from waybill.tables.partition.files_sink.upload import FilesLayout
 from waybill.tables.partition.files_sink.writer import HourFileWriter
-from waybill.tables.partition.plan import Task
+from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.rows import QUARANTINE_ROWS, build_row_builder, rows_in_table, table_rows
 from waybill.tables.partition.statistics import RunStatistics, StatisticsBuilder
 from waybill.tables.staging.file_writer import PartitionedWriter
 from waybill.tables.staging.table_layout import TableLayout
 from waybill.tables.staging.timing import Stopwatch
 from waybill.tables.staging.uploads import Uploads, scratch_directory
-
-__all__ = [
-    "LARGE_BATCH_BYTES",
-    "LARGE_BATCH_ROWS",
-    "MAX_WAITING_BYTES",
-    "Job",
-    "StageSeconds",
-    "TaskResult",
-    "merge_small_batches",
-    "run_task",
-]
 
 LARGE_BATCH_ROWS = 8192
 LARGE_BATCH_BYTES = 2 << 20

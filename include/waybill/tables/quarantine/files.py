@@ -26,13 +26,11 @@ from waybill.tables.iceberg import (
     translate_damage_errors,
 )
 from waybill.tables.partition.rows import QUARANTINE_ROWS
-from waybill.tables.quarantine.offset_sets import Offsets
+from waybill.tables.quarantine.offset_sets import OffsetSet
 from waybill.tables.quarantine.row_filter import RowFilter
 from waybill.tables.staging.file_reader import fit_columns_of_batch, read_batches
 from waybill.tables.staging.file_writer import write_data_files
 from waybill.tables.staging.table_layout import TableLayout
-
-__all__ = ["drop_rows", "plan_files", "read_file", "translate_file_errors"]
 
 # Small, since rows of the quarantine hold whole messages, and a retry holds parsed rows beside them.
 _BATCH_BYTES = 8 << 20
@@ -109,7 +107,7 @@ def _read_with_deletes(table: Table, file: FileScanTask, names: Sequence[str]) -
 
 
 def drop_rows(
-    quarantine: Table, moved: Offsets, number: int, properties: Mapping[str, str], *, memory_bytes: int
+    quarantine: Table, moved: OffsetSet, number: int, properties: Mapping[str, str], *, memory_bytes: int
 ) -> bool:
     """Drop the rows that retry `number` moved. Return False if another process has done so.
 
@@ -157,7 +155,7 @@ def _is_done(quarantine: Table, number: int, name: str) -> bool:
     return retries > number
 
 
-def _rewrite(quarantine: Table, moved: Offsets, name: str, memory_bytes: int) -> _Rewritten:
+def _rewrite(quarantine: Table, moved: OffsetSet, name: str, memory_bytes: int) -> _Rewritten:
     """Write new files with all rows, except the moved ones, of the files that hold a moved row. Not committed."""
     ranges = moved.ranges.values()
     within = RowFilter(first_offset=min(a for a, _ in ranges), last_offset=max(b for _, b in ranges) - 1)
@@ -172,11 +170,11 @@ def _rewrite(quarantine: Table, moved: Offsets, name: str, memory_bytes: int) ->
     return _Rewritten([file.file for file in removed], added)
 
 
-def _holds_moved(quarantine: Table, file: FileScanTask, moved: Offsets) -> bool:
+def _holds_moved(quarantine: Table, file: FileScanTask, moved: OffsetSet) -> bool:
     return any(moved.mask(batch).any() for batch in read_file(quarantine, file, _MESSAGE_COLUMNS))
 
 
-def _rows_to_keep(quarantine: Table, file: FileScanTask, moved: Offsets) -> Iterator[pa.RecordBatch]:
+def _rows_to_keep(quarantine: Table, file: FileScanTask, moved: OffsetSet) -> Iterator[pa.RecordBatch]:
     for batch in read_file(quarantine, file):
         is_moved = moved.mask(batch)
         yield batch.filter(pa.array(~is_moved)) if is_moved.any() else batch

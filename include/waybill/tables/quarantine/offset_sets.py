@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-__all__ = ["Offsets", "OffsetsBuilder", "by_topic_partition"]
-
 _SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),
@@ -27,7 +25,7 @@ _SCHEMA = pa.schema(
 )
 
 
-class Offsets:
+class OffsetSet:
     """A set of messages. Takes 8 bytes of memory for each."""
 
     def __init__(self, by_tp: Mapping[TopicPartition, Int64s] | None = None) -> None:
@@ -64,10 +62,10 @@ class Offsets:
         places = np.minimum(np.searchsorted(known, offsets), len(known) - 1)
         return np.asarray(known[places] == offsets)
 
-    def union(self, other: Offsets) -> Offsets:
+    def union(self, other: OffsetSet) -> OffsetSet:
         """Return the union of both sets."""
         tps = {*self._by_tp, *other._by_tp}
-        return Offsets({tp: np.union1d(self.of(tp), other.of(tp)) for tp in tps})
+        return OffsetSet({tp: np.union1d(self.of(tp), other.of(tp)) for tp in tps})
 
     def to_parquet(self) -> bytes:
         """Return a Parquet file with one row for each message, in order."""
@@ -86,7 +84,7 @@ class Offsets:
         return sink.getvalue()
 
     @classmethod
-    def from_parquet(cls, content: bytes) -> Offsets:
+    def from_parquet(cls, content: bytes) -> OffsetSet:
         """Parse what `to_parquet` returned. Raises `ValueError` for anything else."""
         builder = OffsetsBuilder()
         for batch in pq.ParquetFile(io.BytesIO(content)).iter_batches():
@@ -124,9 +122,9 @@ class OffsetsBuilder:
             found += [f"{tp}@{offset}" for offset in offsets[times > 1].tolist()]
         return found
 
-    def result(self) -> Offsets:
+    def result(self) -> OffsetSet:
         """Return the set of all added messages."""
-        return Offsets({tp: np.unique(np.concatenate(pieces)) for tp, pieces in self._pieces.items()})
+        return OffsetSet({tp: np.unique(np.concatenate(pieces)) for tp, pieces in self._pieces.items()})
 
 
 def by_topic_partition(rows: pa.RecordBatch) -> Iterator[tuple[TopicPartition, Int64s]]:

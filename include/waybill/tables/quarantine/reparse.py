@@ -18,18 +18,16 @@ from waybill.base import failpoints
 from waybill.config.models import ParseSettings, Stream
 from waybill.config.models.enums import BackupFormat
 from waybill.config.names import TopicPartition
-from waybill.records.batches.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.records.batches.limits import SET_ASIDE
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.tables.audit.counts import CLOCK_TOLERANCE_SECONDS, AuditCounts
 from waybill.tables.partition.rows import MESSAGE_LIMITS, Rows, build_row_builder, rows_in_table
 from waybill.tables.partition.statistics import OTHER, reason_kinds
-from waybill.tables.quarantine.offset_sets import Offsets, OffsetsBuilder, by_topic_partition
+from waybill.tables.quarantine.offset_sets import OffsetsBuilder, OffsetSet, by_topic_partition
 from waybill.tables.quarantine.row_filter import RowFilter
 from waybill.tables.quarantine.view import View
 from waybill.tables.staging.file_writer import write_data_files
 from waybill.tables.staging.table_layout import TableLayout
-
-__all__ = ["MAX_MESSAGES", "Reparser", "StagedRows", "StayedCounter", "StayedMessages", "count_rows", "stage_rows"]
 
 _EXAMPLE_LENGTH = 200
 _MAX_KINDS = 1000
@@ -158,12 +156,12 @@ class MovedCounter:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedRows:
+class RetriedRows:
     """Rows of a retry, written to data files."""
 
     files: list[DataFile]
     """Uploaded data files that no snapshot references yet."""
-    offsets: Offsets
+    offsets: OffsetSet
     """The messages in these files."""
     counts: AuditCounts
     """Of the messages in these files."""
@@ -184,7 +182,7 @@ def count_rows(view: View, stream: Stream, row_filter: RowFilter, now: datetime)
 
 def stage_rows(
     view: View, stream: Stream, row_filter: RowFilter, now: datetime, name: str, max_messages: int = MAX_MESSAGES
-) -> StagedRows:
+) -> RetriedRows:
     """Write the rows that can be read now to data files of the table, whose names begin with `name`.
 
     If it fails, the files are deleted. Raises what `View.rows` raises, and `ParserBroken`.
@@ -205,7 +203,7 @@ def stage_rows(
 
     memory_bytes = stream.partition.memory
     files = write_data_files(view.tables.main, reparser.rows, readable_rows(), memory_bytes=memory_bytes, name=name)
-    return StagedRows(files, moved.offsets.result(), moved.result(), stayed.result(), has_more)
+    return RetriedRows(files, moved.offsets.result(), moved.result(), stayed.result(), has_more)
 
 
 def _reparser(view: View, stream: Stream, now: datetime) -> Reparser:

@@ -33,7 +33,7 @@ from waybill.base.errors import CommitConflict, ConfigError, PlanUnusable
 from waybill.config.models import Config, Stream
 from waybill.config.names import retry_key
 from waybill.services.store import Store
-from waybill.tables.audit import AuditRecord, Decision, append_results
+from waybill.tables.audit import AuditRecord, HoldDecision, append_results
 from waybill.tables.iceberg import (
     RETRIES_PROPERTY,
     CommitOutcome,
@@ -50,19 +50,17 @@ from waybill.tables.iceberg import (
 from waybill.tables.iceberg.catalog import translate_catalog_errors
 from waybill.tables.partition.publication import decision_text
 from waybill.tables.quarantine.files import drop_rows, translate_file_errors
-from waybill.tables.quarantine.offset_sets import Offsets
+from waybill.tables.quarantine.offset_sets import OffsetSet
+from waybill.tables.quarantine.quarantine_report import RetryReport
 from waybill.tables.quarantine.reparse import MAX_MESSAGES, StayedMessages, count_rows, stage_rows
-from waybill.tables.quarantine.report import RetryReport
 from waybill.tables.quarantine.retry_audit import Attempt, audit_retry, failed_checks
 from waybill.tables.quarantine.row_filter import RowFilter
 from waybill.tables.quarantine.staged import StagedRetry, find_retry, new_offsets_key, read_offsets, record_retry
 from waybill.tables.quarantine.view import View, open_view, retries_of
 from waybill.tables.staging.driver import FinishedJob, NothingToCommit, RunOutcome, run_staged_job
-from waybill.tables.staging.services import Services, services_of
+from waybill.tables.staging.services import StagingServices, services_of
 from waybill.tables.staging.table_layout import file_entries, load_data_files
 from waybill.tables.staging.timing import StepClock
-
-__all__ = ["finish_retries", "retry_quarantine"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +73,7 @@ def retry_quarantine(
     dry_run: bool = False,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     max_messages: int = MAX_MESSAGES,
-    accepted: Decision | None = None,
+    accepted: HoldDecision | None = None,
 ) -> RetryReport:
     """Parse the selected rows of stream `name`'s quarantine by the present config, and move what can be read now.
 
@@ -108,7 +106,7 @@ def retry_quarantine(
             _check_live(tables, name, stream)
             is_done = False
             while not is_done:
-                request = _Request(services, row_filter, now(), max_messages, accepted)
+                request = _RetryRequest(services, row_filter, now(), max_messages, accepted)
                 is_done = _RetryJob(name, stream, store, catalog, request).run(report)
     report.seconds = round(time.monotonic() - began, 3)
     return report
@@ -153,14 +151,14 @@ class _NextRetry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _RetryRequest:
     """What a new retry is to move."""
 
-    services: Services
+    services: StagingServices
     row_filter: RowFilter
     now: datetime
     max_messages: int
-    accepted: Decision | None
+    accepted: HoldDecision | None
 
 
 @dataclass(slots=True)
@@ -171,9 +169,9 @@ class _RetryJob:
     stream: Stream
     store: Store
     catalog: Catalog
-    request: _Request | None = None
+    request: _RetryRequest | None = None
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    offsets: Offsets = field(default_factory=Offsets)
+    offsets: OffsetSet = field(default_factory=OffsetSet)
     """The messages in the files that this run has staged."""
     stayed: list[StayedMessages] | None = None
     has_more: bool = False

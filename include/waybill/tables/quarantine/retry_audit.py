@@ -16,14 +16,12 @@ from pyiceberg.table import Table
 from waybill.base.errors import RetryRefused
 from waybill.config.models import Stream
 from waybill.config.models.quality import CheckName
-from waybill.tables.audit import Audit, AuditInput, AuditRecord, Decision, append_results, run_audit
+from waybill.tables.audit import Audit, AuditInput, AuditRecord, HoldDecision, append_results, run_audit
 from waybill.tables.audit.counts import COUNTS_PROPERTY
 from waybill.tables.partition.publication import failures_text
-from waybill.tables.quarantine.reparse import StagedRows
+from waybill.tables.quarantine.reparse import RetriedRows
 from waybill.tables.quarantine.staged import StagedRetry
-from waybill.tables.staging.services import Services
-
-__all__ = ["CHECKS", "Attempt", "audit_retry", "failed_checks"]
+from waybill.tables.staging.services import StagingServices
 
 CHECKS = frozenset(
     {
@@ -44,7 +42,7 @@ class Attempt:
     number: int
     run_id: str
     now: datetime
-    accepted: Decision | None
+    accepted: HoldDecision | None
     """A person's decision to move rows that fail critical checks."""
 
     @property
@@ -54,7 +52,7 @@ class Attempt:
 
 
 def audit_retry(
-    services: Services, name: str, stream: Stream, table: Table, rows: StagedRows, attempt: Attempt
+    services: StagingServices, name: str, stream: Stream, table: Table, rows: RetriedRows, attempt: Attempt
 ) -> Audit:
     """Check the staged rows of a retry of stream `name`, and return the results, which are not stored yet.
 

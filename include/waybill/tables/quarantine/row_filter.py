@@ -19,8 +19,6 @@ from waybill.tables.partition.statistics import reason_kinds
 if TYPE_CHECKING:
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-__all__ = ["RowFilter", "Target"]
-
 _TARGET = re.compile(r"(?P<topic>[^/@]+)(?:/(?P<partition>[0-9]{1,9})(?:@(?P<offset>[0-9]{1,18}))?)?")
 _KIND = re.compile(r"[a-z][a-z0-9_]*")
 

@@ -20,19 +20,9 @@ from waybill.base.errors import BackfillUnderWay, DocumentDamaged, ObjectMissing
 from waybill.config.models import ParseSettings
 from waybill.config.names import TopicPartition, retry_offsets_key
 from waybill.services.store import Store
-from waybill.tables.audit import Audit, Decision
-from waybill.tables.quarantine.offset_sets import Offsets
+from waybill.tables.audit import Audit, HoldDecision
+from waybill.tables.quarantine.offset_sets import OffsetSet
 from waybill.tables.staging.table_layout import FileEntry
-
-__all__ = [
-    "CLAIM_FIELD",
-    "CLAIM_VERSION",
-    "StagedRetry",
-    "find_retry",
-    "new_offsets_key",
-    "read_offsets",
-    "record_retry",
-]
 
 _VERSION = 1
 
@@ -65,7 +55,7 @@ class StagedRetry:
     """Key of the object with the offsets of the messages in the files."""
     audit: Audit | None = None
     """The audit of the files. None: an earlier Waybill, which made none, recorded the retry."""
-    accepted: Decision | None = None
+    accepted: HoldDecision | None = None
     """A person's decision to move the messages although critical checks failed."""
 
     @property
@@ -127,8 +117,8 @@ class StagedRetry:
             raise DocumentDamaged(f"retry {key} cannot be read ({error}): restore the object, and run again") from error
 
 
-def _read_decision(key: str, fields: Mapping[str, Any]) -> Decision:
-    return Decision.from_json(key, json.dumps(fields).encode())
+def _read_decision(key: str, fields: Mapping[str, Any]) -> HoldDecision:
+    return HoldDecision.from_json(key, json.dumps(fields).encode())
 
 
 def find_retry(store: Store, key: str) -> StagedRetry | None:
@@ -137,7 +127,7 @@ def find_retry(store: Store, key: str) -> StagedRetry | None:
     return None if found is None else StagedRetry.from_json(key, found)
 
 
-def record_retry(store: Store, retry: StagedRetry, offsets: Offsets) -> bool:
+def record_retry(store: Store, retry: StagedRetry, offsets: OffsetSet) -> bool:
     """Record the offsets and the files of a retry. Return False if another process has recorded this number before."""
     # The offsets first: until a record names their object, the object counts for nothing.
     store.create_if_absent(retry.offsets_key, offsets.to_parquet())
@@ -153,10 +143,10 @@ def new_offsets_key(key: str) -> str:
     return retry_offsets_key(key, uuid.uuid4().hex)
 
 
-def read_offsets(store: Store, retry: StagedRetry) -> Offsets:
+def read_offsets(store: Store, retry: StagedRetry) -> OffsetSet:
     """Return the retry's messages. Raises `PlanUnusable` when the object is missing or belongs to another retry."""
     try:
-        offsets = Offsets.from_parquet(store.read(retry.offsets_key))
+        offsets = OffsetSet.from_parquet(store.read(retry.offsets_key))
     except (ObjectMissing, ValueError) as error:
         raise PlanUnusable(f"retry {retry.key} names {retry.offsets_key}: {error}. Restore the object") from error
     if len(offsets) != retry.rows:

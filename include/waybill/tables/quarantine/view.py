@@ -23,11 +23,9 @@ from waybill.services.store import Store
 from waybill.tables.iceberg import Progress, StreamTables, load_tables, read_progress, read_retries
 from waybill.tables.partition.statistics import OTHER, reason_kinds
 from waybill.tables.quarantine.files import plan_files, read_file, translate_file_errors
-from waybill.tables.quarantine.offset_sets import Offsets, by_topic_partition
+from waybill.tables.quarantine.offset_sets import OffsetSet, by_topic_partition
 from waybill.tables.quarantine.row_filter import RowFilter
 from waybill.tables.quarantine.staged import find_retry, read_offsets
-
-__all__ = ["Example", "Group", "Place", "View", "moved_offsets", "open_view", "retries_of", "summarize"]
 
 _SUMMARY_COLUMNS = ("topic", "partition", "offset", "reason", "parser", "quarantined_at")
 _MAX_GROUPS = 1000
@@ -42,7 +40,7 @@ class View:
     tables: StreamTables
     progress: Progress
     """Progress of the stream's table. Rows at or beyond it are not final."""
-    moved: Offsets
+    moved: OffsetSet
     """Messages that a retry has moved to the table and not dropped from the quarantine yet."""
 
     @classmethod
@@ -80,7 +78,7 @@ def open_view(store: Store, catalog: Catalog, name: str, stream: Stream) -> View
     return None if tables is None else View.of(store, name, stream, tables)
 
 
-def moved_offsets(store: Store, name: str, stream: Stream, tables: StreamTables) -> Offsets:
+def moved_offsets(store: Store, name: str, stream: Stream, tables: StreamTables) -> OffsetSet:
     """Return the messages that retries have moved to the table while the quarantine still has their rows.
 
     `tables`: as `load_tables` loads them, so that the table has taken part in every retry of the quarantine.
@@ -88,7 +86,7 @@ def moved_offsets(store: Store, name: str, stream: Stream, tables: StreamTables)
     Raises `ProgressLost` when the record of such a retry no longer exists.
     """
     main, quarantine = retries_of(tables)
-    moved = Offsets()
+    moved = OffsetSet()
     for number in range(quarantine, main):
         key = retry_key(store.prefix, name, stream.generation, str(tables.main.metadata.table_uuid), number)
         retry = find_retry(store, key)
@@ -110,7 +108,7 @@ def retries_of(tables: StreamTables) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class QuarantinePlace:
     """A message within its topic."""
 
     partition: int
@@ -118,34 +116,34 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class QuarantineExample:
     """A message in quarantine, with its whole reason."""
 
-    place: Place
+    place: QuarantinePlace
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class QuarantineGroup:
     """Rows of one kind of reason, by one parser, of one topic."""
 
     reason: str
     parser: str
     topic: str
     rows: int
-    first: Place
+    first: QuarantinePlace
     """The first message by partition, then offset."""
-    last: Place
+    last: QuarantinePlace
     first_quarantined_at: datetime
     """When the partition run of the first of these messages was planned."""
     last_quarantined_at: datetime
-    examples: tuple[Example, ...] = ()
+    examples: tuple[QuarantineExample, ...] = ()
     """At most three, as different as possible in their reasons."""
 
 
-def summarize(view: View, row_filter: RowFilter) -> list[Group]:
+def summarize(view: View, row_filter: RowFilter) -> list[QuarantineGroup]:
     """Count the selected rows; return the largest group first."""
-    groups: dict[tuple[str, str, str], Group] = {}
+    groups: dict[tuple[str, str, str], QuarantineGroup] = {}
     for batch in view.rows(row_filter, _SUMMARY_COLUMNS):
         for found in _groups_in(batch):
             key = (found.reason, found.parser, found.topic)
@@ -156,7 +154,7 @@ def summarize(view: View, row_filter: RowFilter) -> list[Group]:
     return sorted(groups.values(), key=lambda group: (-group.rows, group.reason, group.parser, group.topic))
 
 
-def _groups_in(batch: pa.RecordBatch) -> Iterable[Group]:
+def _groups_in(batch: pa.RecordBatch) -> Iterable[QuarantineGroup]:
     """Yield groups for each topic-partition, so that first and last offset belong to one log."""
     rows = pa.Table.from_batches([batch]).append_column("kind", reason_kinds(batch.column("reason")))
     aggregates = [("offset", "count"), *((c, f) for c in ("offset", "quarantined_at") for f in ("min", "max"))]
@@ -164,23 +162,23 @@ def _groups_in(batch: pa.RecordBatch) -> Iterable[Group]:
     # First and last need the order of the rows.
     for found in rows.group_by(_GROUP_COLUMNS, use_threads=False).aggregate(aggregates).to_pylist():
         examples = [
-            Example(Place(found["partition"], found[f"offset_{end}"]), found[f"reason_{end}"])
+            QuarantineExample(QuarantinePlace(found["partition"], found[f"offset_{end}"]), found[f"reason_{end}"])
             for end in ("first", "last")
         ]
-        yield Group(
+        yield QuarantineGroup(
             found["kind"],
             found["parser"],
             found["topic"],
             found["offset_count"],
-            Place(found["partition"], found["offset_min"]),
-            Place(found["partition"], found["offset_max"]),
+            QuarantinePlace(found["partition"], found["offset_min"]),
+            QuarantinePlace(found["partition"], found["offset_max"]),
             found["quarantined_at_min"],
             found["quarantined_at_max"],
             _examples(examples),
         )
 
 
-def _merge(a: Group, b: Group) -> Group:
+def _merge(a: QuarantineGroup, b: QuarantineGroup) -> QuarantineGroup:
     return dataclasses.replace(
         a,
         rows=a.rows + b.rows,
@@ -192,7 +190,7 @@ def _merge(a: Group, b: Group) -> Group:
     )
 
 
-def _examples(found: Iterable[Example]) -> tuple[Example, ...]:
+def _examples(found: Iterable[QuarantineExample]) -> tuple[QuarantineExample, ...]:
     """Return the examples to keep: one for each text of a reason first, then others."""
     by_place = {each.place: each for each in found}
     by_reason = {each.reason: each for each in by_place.values()}

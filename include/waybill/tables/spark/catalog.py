@@ -21,8 +21,6 @@ from waybill.base.errors import ConfigError
 from waybill.config.connections import CatalogEndpoint, S3Endpoint
 from waybill.services.clients.s3 import find_region, renewed_keys
 
-__all__ = ["JARS", "SparkCatalog", "spark_catalog"]
-
 JARS = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0",
     "org.apache.iceberg:iceberg-aws-bundle:1.11.0",

@@ -33,8 +33,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["SOCKET_VARIABLE", "forked_daemon", "hand_over", "run", "warm_up", "warm_up_dedup"]
-
 SOCKET_VARIABLE = "WAYBILL_FORKED_DAEMON"
 """Environment variable of the daemon that Spark starts: the path of the forked process's socket."""
 

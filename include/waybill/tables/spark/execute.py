@@ -27,8 +27,6 @@ from waybill.tables.partition.execute import Execute
 from waybill.tables.partition.tasks import run_task
 from waybill.tables.spark.layout import executors_have_this_waybill
 
-__all__ = ["SparkSweep", "can_retry", "max_attempts", "result_or_error", "run_each", "spark_execute", "try_each"]
-
 _TASKS = "tasks"
 """The name of the CPU seconds of tasks."""
 _MOST_ROWS_WITHOUT_SHUFFLE = 500_000

@@ -22,9 +22,7 @@ from waybill.tables.spark.group_results import GroupResults, ResultsRecorder, St
 from waybill.tables.spark.job import jvm_cpu_seconds, log_failure, write_report
 from waybill.tables.spark.selection import active_streams, select_streams
 from waybill.tables.spark.side_by_side import StartedOnce, StreamWork, run_side_by_side
-from waybill.tables.staging.services import Services, services_of
-
-__all__ = ["Application", "check_options", "run_application"]
+from waybill.tables.staging.services import StagingServices, services_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +34,7 @@ class Application:
     """What the work on each stream of one application shares."""
 
     config: Config
-    services: Services
+    services: StagingServices
     context: StartedOnce[SparkContext]
     """Starts Spark at the first call: without work there is no Spark."""
     is_group: bool
@@ -87,7 +85,7 @@ class _Run:
     job: Stage
     options: Namespace
     config: Config
-    services: Services
+    services: StagingServices
     start: Callable[[Config, str], SparkContext]
     do: Callable[[Application, StreamWork], None]
 

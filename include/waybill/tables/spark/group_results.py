@@ -23,12 +23,10 @@ from waybill.base.errors import DocumentDamaged
 from waybill.config.names import group_results_key
 from waybill.services.store import Store
 
-__all__ = ["GroupResults", "ResultsRecorder", "StreamResult", "StreamStatus"]
-
 _VERSION = 1
 
 
-class StreamStatus(StrEnum):
+class StreamOutcome(StrEnum):
     """How a stream's part of an application ended."""
 
     NOTHING_NEW = "nothing_new"
@@ -41,7 +39,7 @@ class StreamResult:
     """What an application did for one stream. The field names are those of the JSON document."""
 
     stream: str
-    status: StreamStatus
+    status: StreamOutcome
     committed: bool = False
     """Whether its table may have a new snapshot. A stream may fail after it has committed a part."""
     rows: int = 0
@@ -63,7 +61,7 @@ class StreamResult:
     @property
     def is_sound(self) -> bool:
         """Return whether the stream neither failed nor has an alert."""
-        return self.status is not StreamStatus.FAILED and not self.alerts
+        return self.status is not StreamOutcome.FAILED and not self.alerts
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -73,10 +71,10 @@ class StreamResult:
 
     def after(self, before: StreamResult) -> StreamResult:
         """Return the result of two tries, of which this is the later one."""
-        is_done = self.status is StreamStatus.NOTHING_NEW and before.committed
+        is_done = self.status is StreamOutcome.NOTHING_NEW and before.committed
         return dataclasses.replace(
             self,
-            status=StreamStatus.DONE if is_done else self.status,
+            status=StreamOutcome.DONE if is_done else self.status,
             committed=self.committed or before.committed,
             rows=self.rows + before.rows,
             seconds=round(self.seconds + before.seconds, 3),
@@ -93,7 +91,7 @@ class StreamResult:
     def of_document(cls, document: Mapping[str, Any]) -> StreamResult:
         """Parse what `document` returned. Raises `KeyError`, `TypeError` or `ValueError`."""
         texts = {name: tuple(document[name]) for name in ("lines", "alerts")}
-        return cls(**{**document, **texts, "status": StreamStatus(document["status"])})
+        return cls(**{**document, **texts, "status": StreamOutcome(document["status"])})
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,6 @@ from waybill.services.store import ListedObject
 from waybill.tables.maintenance.procedures import CompactionResult, ExpiryResult, ManifestRewriteResult
 from waybill.tables.spark.catalog import JARS, SparkCatalog
 
-__all__ = ["SparkProcedures", "attach_catalog"]
-
 logger = logging.getLogger(__name__)
 
 _REQUIRED_CLASSES = ("org.apache.iceberg.spark.SparkCatalog", "org.apache.iceberg.aws.s3.S3FileIO")

@@ -20,22 +20,6 @@ from typing import Any, NoReturn
 
 from waybill.base.errors import WaybillError
 
-__all__ = [
-    "BRIEF_JVM_OPTIONS",
-    "add_stream",
-    "configure_logging",
-    "current_stream",
-    "end_process",
-    "end_with_spark_submit",
-    "job_parser",
-    "jvm_cpu_seconds",
-    "local_slots",
-    "log_failure",
-    "with_brief_jvm",
-    "with_kept_memory",
-    "write_report",
-]
-
 current_stream: ContextVar[str] = ContextVar("current_stream", default="")
 """The stream that this thread works on, for log lines; '' in an application of one stream."""
 

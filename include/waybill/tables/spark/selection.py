@@ -12,8 +12,6 @@ from waybill.base.errors import ConfigError
 from waybill.config.models import Config
 from waybill.config.names import Stage
 
-__all__ = ["active_streams", "select_streams", "streams_of_group"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from waybill.config.connections import connection_variable
 from waybill.config.models import Config
 from waybill.tables.spark.job import local_slots
 
-__all__ = ["REDACTED", "connection_ids", "spark_context", "spark_session", "task_slots"]
-
 _LOCAL_MASTER = "local[2]"
 _REDACTED_NAMES = (
     *("secret", "password", "passwd", "pwd", "passphrase", "token", "credential", "authorization", "cookie"),

@@ -19,10 +19,8 @@ from typing import Any, Generic, TypeVar
 
 from waybill.base.errors import UnexpectedFailure, WaybillError, expected
 from waybill.base.metering import working_for
-from waybill.tables.spark.group_results import StreamResult, StreamStatus
+from waybill.tables.spark.group_results import StreamOutcome, StreamResult
 from waybill.tables.spark.job import current_stream, log_failure
-
-__all__ = ["StartedOnce", "StreamWork", "run_side_by_side"]
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +84,10 @@ class StreamWork:
     def result(self) -> StreamResult:
         """Return the result as it is now."""
         error = self.errors[0] if self.errors else None
-        done = StreamStatus.DONE if self.did_something or self.alerts else StreamStatus.NOTHING_NEW
+        done = StreamOutcome.DONE if self.did_something or self.alerts else StreamOutcome.NOTHING_NEW
         return StreamResult(
             stream=self.stream,
-            status=done if error is None else StreamStatus.FAILED,
+            status=done if error is None else StreamOutcome.FAILED,
             committed=self.committed,
             rows=self.rows,
             seconds=round(time.monotonic() - self.began, 3),

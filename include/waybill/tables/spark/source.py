@@ -31,10 +31,8 @@ from waybill.base.errors import ChainBroken, ConfigError
 from waybill.config.models import Storage, load_config
 from waybill.config.names import TopicPartition
 from waybill.services.store import Store
-from waybill.tables.partition.plan import Task, list_chains, pack
+from waybill.tables.partition.partition_plan import Task, list_chains, pack
 from waybill.tables.staging.services import services_of
-
-__all__ = ["WaybillBackup"]
 
 _SCHEMA = (
     "topic string not null, partition int not null, offset bigint not null, kafka_timestamp timestamp, key binary, "
@@ -60,7 +58,7 @@ class WaybillBackup(DataSource):
         if "stream" not in self.options:
             raise ConfigError('waybill_backup needs the name of a stream: .option("stream", "…")')
         path = self.options.get("config")
-        return _Reader(
+        return _BackupReader(
             self.options["stream"],
             Path(path) if path else None,
             _parse_offsets("from", self.options.get("from")),
@@ -74,7 +72,7 @@ class _TaskPartition(InputPartition):
     spans: Task
 
 
-class _Reader(DataSourceReader):
+class _BackupReader(DataSourceReader):
     def __init__(
         self, stream: str, config: Path | None, first: dict[TopicPartition, int], end: dict[TopicPartition, int]
     ) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from pyiceberg.io.pyarrow import DataFileStatistics, StatsAggregator
 
-__all__ = ["shorten_upper_bounds", "upper_bound_of_bytes", "upper_bound_of_text"]
-
 _LAST_CHARACTER = 0x10FFFF
 _BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000
 _LAST_BYTE = 0xFF

@@ -31,20 +31,6 @@ from waybill.tables.iceberg import CommitOutcome
 from waybill.tables.staging.table_layout import FileEntry, load_data_files
 from waybill.tables.staging.timing import StepClock
 
-__all__ = [
-    "LEAST_TASK_BYTES",
-    "FinishedJob",
-    "NothingToCommit",
-    "OnStep",
-    "RunOutcome",
-    "StagedJob",
-    "find_or_create",
-    "record_staged_document",
-    "repeat_while_more",
-    "run_staged_job",
-    "staged_files",
-]
-
 LEAST_TASK_BYTES = 32 << 20
 """Input bytes below which a task is not split only to use an idle executor slot: each task writes files of its own."""
 

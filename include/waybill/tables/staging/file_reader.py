@@ -13,8 +13,6 @@ from waybill.base.metering import meter
 from waybill.tables.iceberg import translate_damage_errors
 from waybill.tables.staging.table_layout import TableLayout
 
-__all__ = ["fit_columns_of_batch", "read_batches"]
-
 _BATCH_BYTES = 16 << 20
 _BATCH_ROWS = 64 << 10
 _FIELD_ID = b"PARQUET:field_id"

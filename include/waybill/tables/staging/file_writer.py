@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     _Int64s = np.ndarray[Any, np.dtype[np.int64]]
     _Order = np.ndarray[Any, np.dtype[np.intp]]
 
-__all__ = ["ROW_GROUP_BYTES", "PartitionedWriter", "write_data_files"]
-
 ROW_GROUP_BYTES = 64 << 20
 """Size of the rows of one row group before encoding."""
 

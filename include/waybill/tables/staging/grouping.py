@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     _Int64s = np.ndarray[Any, np.dtype[np.int64]]
     _Order = np.ndarray[Any, np.dtype[np.intp]]
 
-__all__ = ["PartitionGrouping", "PartitionSlice", "PartitionValue"]
-
 PartitionValue = tuple[Any, ...]
 """A partition: the value of each field of the table's partition spec, as Iceberg's manifests hold it."""
 

@@ -22,12 +22,10 @@ from waybill.services.coordination import CommittedOffset, Coordinator, UsageSto
 from waybill.services.store import Store
 from waybill.tables.iceberg import catalog_of
 
-__all__ = ["Services", "services_of"]
-
 logger = logging.getLogger(__name__)
 
 
-class Services:
+class StagingServices:
     """The open store and catalog, and what is read at the start of any stream's run. Several threads may share it."""
 
     def __init__(self, config: Config, store: Store, catalog: Catalog, stack: ExitStack) -> None:
@@ -79,7 +77,7 @@ class Services:
 
 
 @contextmanager
-def services_of(config: Config, shared: Services | None = None) -> Iterator[Services]:
+def services_of(config: Config, shared: StagingServices | None = None) -> Iterator[StagingServices]:
     """Yield the services that the config names: `shared`, or else services of its own, closed at the end of the block.
 
     Raises `ConfigError`, or the retriable `CatalogUnavailable`.
@@ -89,4 +87,4 @@ def services_of(config: Config, shared: Services | None = None) -> Iterator[Serv
         return
     with ExitStack() as stack:
         store = stack.enter_context(Store.of(config.storage))
-        yield Services(config, store, stack.enter_context(catalog_of(config)), stack)
+        yield StagingServices(config, store, stack.enter_context(catalog_of(config)), stack)

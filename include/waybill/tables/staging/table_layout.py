@@ -33,8 +33,6 @@ from pyiceberg.typedef import Record
 from waybill.tables.staging.column_bounds import shorten_upper_bounds
 from waybill.tables.staging.grouping import PartitionValue
 
-__all__ = ["FileEntry", "TableLayout", "file_entries", "load_data_files"]
-
 _THREADS = 8
 _FIELD_ID = b"PARQUET:field_id"
 _MAX_FOLDER_LENGTH = 100  # characters; an S3 key has at most 1,024 bytes, and a value may be longer

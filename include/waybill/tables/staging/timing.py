@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["StepClock", "Stopwatch", "Usage"]
-
 _T = TypeVar("_T")
 
 
@@ -34,7 +32,7 @@ class StepClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TaskUsage:
     """What a task used."""
 
     seconds: float
@@ -56,9 +54,9 @@ class Stopwatch:
     def start(cls) -> Stopwatch:
         return cls(time.perf_counter(), time.process_time())
 
-    def usage(self) -> Usage:
+    def usage(self) -> TaskUsage:
         """Return what the process used since `start`."""
-        return Usage(
+        return TaskUsage(
             seconds=time.perf_counter() - self.began,
             cpu_seconds=time.process_time() - self.cpu_before,
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,

@@ -17,8 +17,6 @@ from waybill.base import failpoints
 from waybill.base.errors import ScratchUnusable
 from waybill.tables.iceberg import remove_files
 
-__all__ = ["BoundedUploader", "Uploads", "scratch_directory"]
-
 _THREADS = 4
 _QUEUE_LENGTH = 8
 _COPY_BYTES = 8 << 20

@@ -2,21 +2,21 @@
 
 | module | content |
 |---|---|
-| `report` | the figures of a period, from the stored usage, and what is stored now |
+| `cost_report` | the figures of a period, from the stored usage, and what is stored now |
 | `prediction` | how many objects and requests an archive needs under other upload limits |
 
 No message is read: the figures come from counters, listings and the metadata of tables.
 """
 
-from waybill.watch.cost.prediction import Limits, Prediction, predict, upload_requests
-from waybill.watch.cost.report import CostReport, Kind, Period, kind_of, read_cost
+from waybill.watch.cost.cost_report import CostPeriod, CostReport, RequestKind, kind_of, read_cost
+from waybill.watch.cost.prediction import ObjectLimits, Prediction, predict, upload_requests
 
 __all__ = [
+    "CostPeriod",
     "CostReport",
-    "Kind",
-    "Limits",
-    "Period",
+    "ObjectLimits",
     "Prediction",
+    "RequestKind",
     "kind_of",
     "predict",
     "read_cost",

@@ -18,14 +18,12 @@ from itertools import accumulate, pairwise
 
 from waybill.services.store import PART_BYTES
 
-__all__ = ["Limits", "Piece", "Prediction", "predict", "recut", "upload_requests"]
-
 PASS_MS = 60_000
 """The time between two runs of ingest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ObjectLimits:
     """When an object is cut."""
 
     max_bytes: int
@@ -33,7 +31,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CostedObject:
     """A backup object of one chain: when it was created (epoch ms), and its size."""
 
     at_ms: int
@@ -60,7 +58,7 @@ def upload_requests(size_bytes: int, part_bytes: int = PART_BYTES) -> int:
     return 1 if size_bytes < part_bytes else 2 + -(-size_bytes // part_bytes)
 
 
-def predict(pieces: Iterable[Piece], first_ms: int, end_ms: int, *, is_indexed: bool = False) -> Prediction:
+def predict(pieces: Iterable[CostedObject], first_ms: int, end_ms: int, *, is_indexed: bool = False) -> Prediction:
     """Return the objects that were created from `first_ms` to before `end_ms`, and the requests for them.
 
     `is_indexed`: each backup object has an index object, which is one more request.
@@ -69,7 +67,7 @@ def predict(pieces: Iterable[Piece], first_ms: int, end_ms: int, *, is_indexed: 
     return Prediction(len(found), sum(upload_requests(piece.size_bytes) + is_indexed for piece in found))
 
 
-def recut(pieces: Sequence[Piece], now: Limits, other: Limits) -> Iterator[Piece]:
+def recut(pieces: Sequence[CostedObject], now: ObjectLimits, other: ObjectLimits) -> Iterator[CostedObject]:
     """Yield the objects of a chain as other limits would have cut them.
 
     `pieces`: all objects of the chain, in order, which the limits `now` have cut. What would still be waiting at the
@@ -92,15 +90,15 @@ def recut(pieces: Sequence[Piece], now: Limits, other: Limits) -> Iterator[Piece
                 return
             arrived = arrivals.bytes_until(at)
             while arrived - position >= max_bytes:
-                yield Piece(at, max_bytes)
+                yield CostedObject(at, max_bytes)
                 position += max_bytes
             if arrived > position and arrivals.time_of(position) + other.max_age_ms <= at:
-                yield Piece(at, arrived - position)
+                yield CostedObject(at, arrived - position)
                 position = arrived
             at = arrivals.next_pass(at + 1)
 
 
-def _missing_bytes(pieces: Sequence[Piece], now: Limits) -> int:
+def _missing_bytes(pieces: Sequence[CostedObject], now: ObjectLimits) -> int:
     """Return how much a full object lacks of `max_bytes`: the next batch would not have fitted.
 
     An object is full if the next one followed in the same run of ingest.
@@ -114,7 +112,7 @@ def _missing_bytes(pieces: Sequence[Piece], now: Limits) -> int:
 class _Arrivals:
     """When each byte of a chain arrived, and when lanes came by."""
 
-    def __init__(self, pieces: Sequence[Piece], now: Limits) -> None:
+    def __init__(self, pieces: Sequence[CostedObject], now: ObjectLimits) -> None:
         longest = max(now.max_age_ms, PASS_MS)
         self._ends = [piece.at_ms for piece in pieces]
         before = [self._ends[0] - longest, *self._ends[:-1]]

@@ -12,8 +12,6 @@ from waybill.base.documents import read_document
 from waybill.base.errors import DocumentDamaged
 from waybill.watch.incidents.incident import IncidentBook
 
-__all__ = ["StoredBook", "damaged_book"]
-
 _VERSION = 1
 _GZIP = b"\x1f\x8b"
 

@@ -25,8 +25,6 @@ from waybill.services.coordination.paths import watch_parts_path, watch_path
 from waybill.watch.incidents.book_document import StoredBook, damaged_book
 from waybill.watch.incidents.incident import IncidentBook
 
-__all__ = ["BookNode"]
-
 logger = logging.getLogger(__name__)
 
 _PART_BYTES = 512 * 1024

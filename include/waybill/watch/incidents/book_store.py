@@ -38,8 +38,6 @@ from waybill.watch.incidents.interim_books import (
 )
 from waybill.watch.incidents.merge import merge
 
-__all__ = ["BookConflict", "BookStore"]
-
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 50

@@ -11,8 +11,6 @@ from waybill.config.models.promises import PromiseSeverity
 from waybill.config.models.quantities import counted
 from waybill.watch.incidents.finding import MEASURED, Finding, Verdict
 
-__all__ = ["Failures", "measured_finding"]
-
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

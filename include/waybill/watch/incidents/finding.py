@@ -9,22 +9,6 @@ from waybill.base.printable import printable
 from waybill.config.models.promises import DurationPromise, Promise, PromiseName, PromiseSeverity
 from waybill.config.models.quantities import duration_beside, rough_duration
 
-__all__ = [
-    "CHANNEL",
-    "CONFIG",
-    "DEAD_MAN",
-    "MEASURED",
-    "NO_ANSWER",
-    "REACHABLE",
-    "READABLE",
-    "TASKS",
-    "Finding",
-    "FindingKey",
-    "Verdict",
-    "duration_finding",
-    "measured",
-]
-
 REACHABLE = "reachable"
 """The promise of a service that all streams need; the subject names it."""
 NO_ANSWER = "no answer"

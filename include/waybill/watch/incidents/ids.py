@@ -18,8 +18,6 @@ from datetime import UTC, datetime
 
 from waybill.watch.incidents.finding import FindingKey
 
-__all__ = ["MOST_CHARACTERS", "incident_id"]
-
 MOST_CHARACTERS = 255
 """No id is longer: PagerDuty's keys are not."""
 

@@ -10,8 +10,6 @@ from typing import Any
 from waybill.config.models.promises import PromiseSeverity
 from waybill.watch.incidents.finding import FindingKey
 
-__all__ = ["Acknowledgement", "Incident", "IncidentBook", "Notification", "NotificationKind"]
-
 
 class NotificationKind(StrEnum):
     """Why a message about an incident is sent."""

@@ -21,8 +21,6 @@ from waybill.config.names import incidents_key, interim_incidents_key, interim_i
 from waybill.services.store import Store
 from waybill.watch.incidents.book_document import StoredBook
 
-__all__ = ["BooksInS3", "BooksOfMachine", "InterimBooks", "InterimExists", "state_directory"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -16,8 +16,6 @@ from dataclasses import replace
 from waybill.watch.incidents.finding import FindingKey
 from waybill.watch.incidents.incident import Acknowledgement, Incident, IncidentBook, Notification, NotificationKind
 
-__all__ = ["merge"]
-
 _Identity = tuple[str, FindingKey]
 
 

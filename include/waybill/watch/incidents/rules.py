@@ -21,8 +21,6 @@ from waybill.watch.incidents.finding import CHANNEL, DEAD_MAN, Finding, FindingK
 from waybill.watch.incidents.ids import incident_id
 from waybill.watch.incidents.incident import Acknowledgement, Incident, IncidentBook, Notification, NotificationKind
 
-__all__ = ["CLAIM", "acknowledge", "advance", "channel_findings", "claim", "record_ping", "settle"]
-
 CLAIM = timedelta(minutes=3)
 """How long a watch has a message in hand. Longer than sending takes with all timeouts."""
 _FIRST_PAUSE_MS = 30_000

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from waybill.base import failpoints
 from waybill.base.errors import ConfigError, KafkaUnavailable
-from waybill.config.models.kafka_topics import KafkaTopic
+from waybill.config.models.kafka_topics import DeclaredTopic
 from waybill.config.names import TopicPartition
 from waybill.services.kafka.cluster import Cluster
 from waybill.services.kafka.cluster_state import fetch_cluster_state
@@ -29,7 +29,9 @@ from waybill.services.kafka.topic_changes import (
 )
 from waybill.services.kafka.topic_configs import fetch_effective_configs
 from waybill.services.store import Store
-from waybill.watch.kafka_cluster.plan import (
+from waybill.watch.kafka_cluster.plan_text import describe
+from waybill.watch.kafka_cluster.throttle import Throttle, throttled_topics
+from waybill.watch.kafka_cluster.topics_plan import (
     AddPartitions,
     AlterConfigs,
     CreateTopic,
@@ -43,10 +45,6 @@ from waybill.watch.kafka_cluster.plan import (
     WaitForReassignment,
     make_plan,
 )
-from waybill.watch.kafka_cluster.plan_text import describe
-from waybill.watch.kafka_cluster.throttle import Throttle, throttled_topics
-
-__all__ = ["apply_plan", "read_plan_inputs"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +57,7 @@ ReadInputs = Callable[[], Inputs]
 Report = Callable[[str], None]
 
 
-def read_plan_inputs(cluster: Cluster, store: Store, declared: Mapping[str, KafkaTopic]) -> Inputs:
+def read_plan_inputs(cluster: Cluster, store: Store, declared: Mapping[str, DeclaredTopic]) -> Inputs:
     """Read what a plan starts from. Raises `KafkaUnavailable`, `StoreUnavailable` or `ConfigError`."""
     state = fetch_cluster_state(cluster)
     missing = declared.keys() - state.topic_ids.keys()

@@ -9,8 +9,6 @@ from waybill.records.batches.decode import decode
 from waybill.records.batches.encode import Record, encode_batch, to_records
 from waybill.records.batches.framing import Codec, Frame
 
-__all__ = ["BATCH_BYTES", "Saving", "measure_savings"]
-
 BATCH_BYTES = (None, 64 << 10, 1 << 20)
 """Sizes of batches before compression that are tried; None: the batches as they were sent."""
 _CODECS = (Codec.NONE, Codec.LZ4, Codec.ZSTD)

@@ -8,8 +8,6 @@ from typing import Any
 from waybill.config.names import topic_change_key
 from waybill.services.store import Store
 
-__all__ = ["record_change"]
-
 _VERSION = 1
 
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
-__all__ = ["ConfigChange", "differs", "split_by_risk"]
-
 _POLICY = "cleanup.policy"
 _DELETE, _COMPACT = "delete", "compact"
 

@@ -15,11 +15,9 @@ from waybill.base.errors import ConfigError, KafkaUnavailable
 from waybill.config.models import IsolationLevel
 from waybill.config.names import TopicPartition
 from waybill.services.kafka.cluster import Cluster
-from waybill.services.kafka.cluster_state import ClusterState, PartitionState, fetch_cluster_state
+from waybill.services.kafka.cluster_state import ClusterState, TopicPartitionReplicas, fetch_cluster_state
 from waybill.services.kafka.kafka import KafkaSource
-from waybill.watch.kafka_cluster.what_if import Effect, Forecast, PartitionForecast, TopicRules, observe
-
-__all__ = ["Breaker", "DrillReport", "PartitionOutcome", "run_drill"]
+from waybill.watch.kafka_cluster.what_if import Forecast, OutageEffect, PartitionForecast, TopicRules, observe
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +26,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 """Beside SIGINT, for which Python raises `KeyboardInterrupt`."""
 
 
-class Breaker(Protocol):
+class BrokerControl(Protocol):
     """Ends and starts brokers."""
 
     def kill(self, node_id: int) -> None: ...
@@ -45,14 +43,16 @@ class PartitionOutcome:
     """The forecast of a topic-partition, and what happened."""
 
     forecast: PartitionForecast
-    effect: Effect
+    effect: OutageEffect
     leader: int
     """-1 if none answers."""
 
     @property
     def is_as_forecast(self) -> bool:
         expected = self.forecast
-        return self.effect is expected.effect and (self.effect is Effect.OFFLINE or self.leader == expected.leader)
+        return self.effect is expected.effect and (
+            self.effect is OutageEffect.OFFLINE or self.leader == expected.leader
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def run_drill(
     before: ClusterState,
     expected: Forecast,
     rules: Callable[[str], TopicRules],
-    breaker: Breaker,
+    breaker: BrokerControl,
     *,
     timeout_seconds: float,
 ) -> DrillReport:
@@ -101,7 +101,7 @@ def run_drill(
     return DrillReport(outcomes, settled, recovered)
 
 
-def _start_all(breaker: Breaker, killed: Sequence[int], ended_by: BaseException | None) -> None:
+def _start_all(breaker: BrokerControl, killed: Sequence[int], ended_by: BaseException | None) -> None:
     """Start all brokers. Raises `ConfigError` that names those that did not start.
 
     A signal gives up the start of one broker; the others are started nevertheless.
@@ -166,7 +166,7 @@ def _observe_all(
         partition = now.get(each.tp)
         answers = each.tp in answering
         if partition is None:
-            outcomes.append(PartitionOutcome(each, Effect.OFFLINE, -1))
+            outcomes.append(PartitionOutcome(each, OutageEffect.OFFLINE, -1))
             continue
         effect = observe(before.partitions[each.tp], partition, live, rules(each.tp.topic), answers=answers)
         outcomes.append(PartitionOutcome(each, effect, partition.leader if answers else -1))
@@ -175,7 +175,7 @@ def _observe_all(
 
 def _ask(
     cluster: Cluster, tps: Collection[TopicPartition]
-) -> tuple[Mapping[TopicPartition, PartitionState], set[TopicPartition]]:
+) -> tuple[Mapping[TopicPartition, TopicPartitionReplicas], set[TopicPartition]]:
     """Return the partitions that a live broker describes, and those whose leader answers."""
     try:
         state = fetch_cluster_state(cluster)

@@ -23,8 +23,6 @@ from waybill.services.kafka.kafka import KafkaSource, LogRange
 from waybill.services.kafka.topic_configs import fetch_effective_configs
 from waybill.watch.kafka_cluster.what_if import ClusterRules, TopicRules, Unarchived
 
-__all__ = ["FindSeenLog", "ForecastInputs", "SeenLog", "connect_cluster", "read_inputs", "voters_away"]
-
 logger = logging.getLogger(__name__)
 
 _MIN_IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"

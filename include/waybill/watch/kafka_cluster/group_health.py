@@ -12,8 +12,6 @@ from waybill.watch.incidents.finding import Finding
 from waybill.watch.kafka_cluster.kafka_finding import kafka_finding, unknown_finding
 from waybill.watch.kafka_cluster.readings import GroupReading, Groups
 
-__all__ = ["Commits", "follow_commits", "group_findings"]
-
 Commits = Mapping[str, tuple[int, int]]
 """By consumer group: its committed offsets, added up, and since when they are that (epoch ms)."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from waybill.config.models.kafka_promises import KafkaPromiseName, KafkaPromises, Lasting, Skew
-from waybill.config.models.kafka_topics import KafkaTopic
+from waybill.config.models.kafka_topics import DeclaredTopic
 from waybill.config.models.promises import PromiseSeverity
 from waybill.config.models.quantities import counted, duration_beside, rough_duration, share_beside
 from waybill.config.names import TopicPartition
@@ -21,8 +21,6 @@ from waybill.watch.kafka_cluster.isr_history import IsrHistory, ReplicaState
 from waybill.watch.kafka_cluster.kafka_finding import HEALTH_COMMAND, first_of, kafka_finding, unknown_finding
 from waybill.watch.kafka_cluster.quorum_health import QuorumTroubles, controllers_finding
 from waybill.watch.kafka_cluster.readings import Groups, Readings
-
-__all__ = ["Seen", "Subjects", "health_findings", "unknown_findings"]
 
 _LASTING = {
     KafkaPromiseName.OFFLINE_PARTITIONS: ReplicaState.OFFLINE,
@@ -46,7 +44,7 @@ class Subjects:
     """What the promises are about."""
 
     promises: KafkaPromises
-    declared: Mapping[str, KafkaTopic] = field(default_factory=dict)
+    declared: Mapping[str, DeclaredTopic] = field(default_factory=dict)
     streams: Mapping[str, Callable[[str], bool]] = field(default_factory=dict)
     """For each stream of Kafka: whether it archives a topic."""
     listed: Mapping[str, Collection[str]] = field(default_factory=dict)

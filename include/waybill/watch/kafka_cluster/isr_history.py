@@ -12,8 +12,6 @@ from waybill.config.names import TopicPartition
 from waybill.services.kafka.cluster_state import ClusterState
 from waybill.watch.kafka_cluster.what_if import TopicRules
 
-__all__ = ["Episode", "IsrHistory", "ReplicaState", "classify"]
-
 _KEPT = timedelta(days=14)
 _MOST_EPISODES = 2_000
 

@@ -8,8 +8,6 @@ from waybill.config.models.kafka_promises import KafkaPromiseName
 from waybill.config.models.promises import Promise
 from waybill.watch.incidents.finding import Finding, Verdict
 
-__all__ = ["HEALTH_COMMAND", "first_of", "kafka_finding", "unknown_finding"]
-
 HEALTH_COMMAND = "waybill kafka health"
 _NAMED = 3
 """So many names are in a finding's detail; `waybill kafka health` prints all of `Finding.names`."""

@@ -16,8 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from waybill.services.kafka.cluster_state import Broker
 
-__all__ = ["alternate_racks", "complete", "has_rack_fault", "place"]
-
 
 def alternate_racks(brokers: Iterable[Broker]) -> list[int]:
     """Return the node ids, sorted; if every broker has a rack, with the racks in turn."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from waybill.config.models.quantities import counted
 from waybill.watch.kafka_cluster.config_changes import ConfigChange
-from waybill.watch.kafka_cluster.plan import (
+from waybill.watch.kafka_cluster.topics_plan import (
     AddPartitions,
     AlterConfigs,
     CreateTopic,
@@ -19,8 +19,6 @@ from waybill.watch.kafka_cluster.plan import (
     TopicPlan,
     WaitForReassignment,
 )
-
-__all__ = ["describe", "describe_left", "plan_document"]
 
 
 def describe(step: Step) -> str:

@@ -14,8 +14,6 @@ from statistics import median
 from waybill.config.names import TopicPartition
 from waybill.records.batches.framing import BatchHeader, Codec, TimestampType
 
-__all__ = ["NO_PRODUCER_ID", "BatchSizes", "ProducerFigures", "ProducerStatistics"]
-
 NO_PRODUCER_ID = -1
 _SEQUENCES = 1 << 31
 """A sequence number is followed by 0 after 2³¹ - 1."""

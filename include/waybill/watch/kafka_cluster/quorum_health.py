@@ -14,8 +14,6 @@ from waybill.services.kafka.controllers import Quorum
 from waybill.watch.incidents.finding import Finding
 from waybill.watch.kafka_cluster.kafka_finding import kafka_finding, unknown_finding
 
-__all__ = ["QuorumTroubles", "controllers_finding", "follow_quorum"]
-
 QuorumTroubles = Mapping[str, int]
 """Since when a watch has seen (epoch ms) that no controller leads (key ''), or that the leader does not know how far a
 controller is (key: its node id)."""

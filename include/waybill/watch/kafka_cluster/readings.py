@@ -28,8 +28,6 @@ from waybill.services.kafka.waiting_messages import MOST_OFFSETS, count_waiting
 from waybill.watch.incidents.failures import Failures
 from waybill.watch.kafka_cluster.what_if import TopicRules
 
-__all__ = ["GroupReading", "Groups", "Readings", "SlowReadings", "Wanted", "read_cluster"]
-
 logger = logging.getLogger(__name__)
 
 _READ_AGAIN = timedelta(minutes=5)
@@ -132,7 +130,7 @@ class Readings:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedReadings:
     """What is to be read of a cluster."""
 
     streams: Mapping[str, Callable[[str], bool]] = field(default_factory=dict)
@@ -148,7 +146,7 @@ class Wanted:
 
 
 def read_cluster(
-    cluster: Cluster, slow: SlowReadings, wanted: Wanted, now_ms: int, failures: Failures | None = None
+    cluster: Cluster, slow: SlowReadings, wanted: WantedReadings, now_ms: int, failures: Failures | None = None
 ) -> Readings:
     """Read the cluster. `slow`: what was read before. `failures`: collects exceptions that no code expects.
 
@@ -264,7 +262,7 @@ def _read_times(
 
 
 def _read_groups(
-    cluster: Cluster, state: ClusterState, wanted: Wanted, missing: list[str], failures: Failures
+    cluster: Cluster, state: ClusterState, wanted: WantedReadings, missing: list[str], failures: Failures
 ) -> Groups:
     """Read the consumer groups that a pattern matches. One that was read before, or is named, is asked for by name.
 
@@ -312,7 +310,7 @@ def _list_groups(cluster: Cluster, state: ClusterState, missing: list[str]) -> G
 
 
 def _read_group(
-    cluster: Cluster, state: ClusterState, wanted: Wanted, listed: GroupList, name: str
+    cluster: Cluster, state: ClusterState, wanted: WantedReadings, listed: GroupList, name: str
 ) -> GroupReading | str:
     """Return what a group has committed, or why it is not measured; '' if Kafka does not have the group.
 

@@ -22,16 +22,14 @@ from waybill.services.kafka.cluster_state import fetch_cluster_state
 from waybill.services.kafka.topic_changes import Resource, change_configs, fetch_broker_configs
 from waybill.services.kafka.topic_configs import fetch_own_configs
 from waybill.services.store import Store
-from waybill.watch.kafka_cluster.plan import Move
-
-__all__ = ["Throttle", "throttled_topics"]
+from waybill.watch.kafka_cluster.topics_plan import ReplicaMove
 
 _VERSION = 1
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _ThrottleRecord:
     """That Waybill may have set a throttle: for the copies of a topic, with this rate on these brokers."""
 
     key: str
@@ -56,7 +54,7 @@ class Throttle:
         self._rate = rate_bytes
         self._report = report
 
-    def limit(self, topic: str, moves: Sequence[Move]) -> None:
+    def limit(self, topic: str, moves: Sequence[ReplicaMove]) -> None:
         """Set the throttle for copies that are about to start, and for no other replicas.
 
         A broker that has a rate of an operator keeps it. Raises `ConfigError` if the topic itself has a throttle that
@@ -121,7 +119,7 @@ class Throttle:
         for record in own:
             self._store.remove(record.key)
 
-    def _without_foreign_rates(self, brokers: set[int], records: Sequence[_Record]) -> list[int]:
+    def _without_foreign_rates(self, brokers: set[int], records: Sequence[_ThrottleRecord]) -> list[int]:
         """Return the brokers that have no rate of an operator, sorted."""
         found = []
         rates = self._rates(brokers)
@@ -152,7 +150,7 @@ class Throttle:
             at_ms += 1  # another person applies the config at the same time
 
 
-def _read_records(store: Store) -> list[_Record]:
+def _read_records(store: Store) -> list[_ThrottleRecord]:
     """Return all records. Raises `DocumentDamaged` if one cannot be read."""
     found = []
     for key in sorted(store.keys(throttles_prefix(store.prefix))):
@@ -161,7 +159,7 @@ def _read_records(store: Store) -> list[_Record]:
             continue  # another `apply` has just removed it
         try:
             fields = read_document(content, _VERSION, key)
-            found.append(_Record(key, fields["topic"], frozenset(fields["brokers"]), int(fields["rate_bytes"])))
+            found.append(_ThrottleRecord(key, fields["topic"], frozenset(fields["brokers"]), int(fields["rate_bytes"])))
         except (ValueError, KeyError, TypeError) as error:
             raise DocumentDamaged(
                 f"{key} is not a valid record of a throttle ({type(error).__name__}: {error}): restore it from the "
@@ -170,7 +168,7 @@ def _read_records(store: Store) -> list[_Record]:
     return found
 
 
-def _is_recorded(node_id: int, limits: Mapping[str, str], records: Sequence[_Record]) -> bool:
+def _is_recorded(node_id: int, limits: Mapping[str, str], records: Sequence[_ThrottleRecord]) -> bool:
     """Return whether Waybill set all these rates of a broker, by its records."""
     rates = {str(record.rate_bytes) for record in records if node_id in record.brokers}
     return set(limits.values()) <= rates

@@ -18,24 +18,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from waybill.config.names import TopicPartition
-from waybill.services.kafka.cluster_state import NO_LEADER, ClusterState, PartitionState
-
-__all__ = [
-    "ClusterRules",
-    "Effect",
-    "Forecast",
-    "PartitionForecast",
-    "StreamForecast",
-    "TopicRules",
-    "Unarchived",
-    "brokers_of_rack",
-    "forecast",
-    "forecast_streams",
-    "observe",
-]
+from waybill.services.kafka.cluster_state import NO_LEADER, ClusterState, TopicPartitionReplicas
 
 
-class Effect(IntEnum):
+class OutageEffect(IntEnum):
     """What happens to a topic-partition, from harmless to worst."""
 
     NONE = 0
@@ -57,12 +43,12 @@ class Effect(IntEnum):
 
 
 _TITLES = {
-    Effect.NONE: "unaffected",
-    Effect.FEWER_REPLICAS: "fewer replicas",
-    Effect.LEADER_MOVES: "leader moves",
-    Effect.NO_WRITES: "no writes with acks=all",
-    Effect.UNCLEAN: "unclean election",
-    Effect.OFFLINE: "offline",
+    OutageEffect.NONE: "unaffected",
+    OutageEffect.FEWER_REPLICAS: "fewer replicas",
+    OutageEffect.LEADER_MOVES: "leader moves",
+    OutageEffect.NO_WRITES: "no writes with acks=all",
+    OutageEffect.UNCLEAN: "unclean election",
+    OutageEffect.OFFLINE: "offline",
 }
 
 
@@ -104,9 +90,9 @@ class PartitionForecast:
     """A topic-partition after the loss."""
 
     tp: TopicPartition
-    before: Effect
+    before: OutageEffect
     """Without the loss: `NONE`, or what ails the topic-partition already."""
-    effect: Effect
+    effect: OutageEffect
     leader: int
     """-1 if none."""
     in_sync: tuple[int, ...]
@@ -135,7 +121,7 @@ class Forecast:
     total: int
     """How many topic-partitions the cluster has."""
 
-    def with_effect(self, effect: Effect) -> list[PartitionForecast]:
+    def with_effect(self, effect: OutageEffect) -> list[PartitionForecast]:
         """Return the topic-partitions with an effect."""
         return [each for each in self.partitions if each.effect is effect]
 
@@ -196,22 +182,22 @@ def forecast(state: ClusterState, rules: ClusterRules, lost: Collection[int]) ->
         leader, in_sync, is_unclean = _after(partition, remaining, settings, rules.eligible.get(tp, ()), keeps_quorum)
         effect = _effect(partition, leader, _live(in_sync, remaining), settings)
         if is_unclean:
-            effect = max(effect, Effect.UNCLEAN)
+            effect = max(effect, OutageEffect.UNCLEAN)
         elif not keeps_quorum and not remaining.issuperset(in_sync):
             # The leader waits for the lost follower, which nobody takes out of the in-sync replicas.
-            effect = max(effect, Effect.NO_WRITES)
+            effect = max(effect, OutageEffect.NO_WRITES)
         only_copy = _only_they_have(partition, rules.eligible.get(tp, ()), lost)
         found.append(PartitionForecast(tp, before, effect, leader, in_sync, settings.min_in_sync, only_copy))
     return Forecast(tuple(sorted(lost)), rules.keeps_quorum(()), keeps_quorum, found, len(state.partitions))
 
 
-def _only_they_have(partition: PartitionState, eligible: tuple[int, ...], lost: Collection[int]) -> bool:
+def _only_they_have(partition: TopicPartitionReplicas, eligible: tuple[int, ...], lost: Collection[int]) -> bool:
     """Return whether no broker but the lost ones is known to have all messages. One of `lost` has a replica."""
     return set(partition.in_sync or eligible) <= set(lost)
 
 
 def _after(
-    partition: PartitionState,
+    partition: TopicPartitionReplicas,
     live: frozenset[int],
     settings: TopicRules,
     eligible: tuple[int, ...],
@@ -243,36 +229,43 @@ def _live(replicas: Iterable[int], live: Collection[int]) -> tuple[int, ...]:
     return tuple(node_id for node_id in replicas if node_id in live)
 
 
-def _effect(partition: PartitionState, leader: int, in_sync: tuple[int, ...], settings: TopicRules) -> Effect:
+def _effect(
+    partition: TopicPartitionReplicas, leader: int, in_sync: tuple[int, ...], settings: TopicRules
+) -> OutageEffect:
     """Return the effect for a topic-partition that `partition` was, and that now has this leader and these replicas.
 
     `in_sync` holds live brokers alone.
     """
     if leader == NO_LEADER:
-        return Effect.OFFLINE
+        return OutageEffect.OFFLINE
     # Of a topic with fewer replicas than min.insync.replicas, a broker requires all replicas.
     if len(in_sync) < min(settings.min_in_sync, len(partition.replicas)):
-        return Effect.NO_WRITES
+        return OutageEffect.NO_WRITES
     if leader != partition.leader:
-        return Effect.LEADER_MOVES
-    return Effect.FEWER_REPLICAS if len(in_sync) < len(partition.replicas) else Effect.NONE
+        return OutageEffect.LEADER_MOVES
+    return OutageEffect.FEWER_REPLICAS if len(in_sync) < len(partition.replicas) else OutageEffect.NONE
 
 
 def observe(
-    before: PartitionState, now: PartitionState, live: Collection[int], settings: TopicRules, *, answers: bool
-) -> Effect:
+    before: TopicPartitionReplicas,
+    now: TopicPartitionReplicas,
+    live: Collection[int],
+    settings: TopicRules,
+    *,
+    answers: bool,
+) -> OutageEffect:
     """Return what has happened to a topic-partition, for the comparison with a forecast.
 
     `live`: the brokers that live now. `answers`: whether a leader answers requests about the topic-partition.
     """
     leader = now.leader if answers else NO_LEADER
     effect = _effect(before, leader, _live(now.in_sync, live), settings)
-    if effect is Effect.OFFLINE:
+    if effect is OutageEffect.OFFLINE:
         return effect
     if leader not in before.in_sync and before.in_sync:
-        return max(effect, Effect.UNCLEAN)
+        return max(effect, OutageEffect.UNCLEAN)
     if not set(live).issuperset(now.in_sync):  # the leader waits for a follower that is away
-        return max(effect, Effect.NO_WRITES)
+        return max(effect, OutageEffect.NO_WRITES)
     return effect
 
 
@@ -301,9 +294,9 @@ def forecast_streams(
             StreamForecast(
                 stream=name,
                 partitions=len(streams[name]),
-                offline=sum(each.effect is Effect.OFFLINE for each in affected),
-                unclean=sum(each.effect is Effect.UNCLEAN for each in affected),
-                no_writes=sum(each.effect is Effect.NO_WRITES for each in affected),
+                offline=sum(each.effect is OutageEffect.OFFLINE for each in affected),
+                unclean=sum(each.effect is OutageEffect.UNCLEAN for each in affected),
+                no_writes=sum(each.effect is OutageEffect.NO_WRITES for each in affected),
                 at_risk=sum(each.offsets for each in at_risk.values()),
                 at_risk_seen={tp: each for tp, each in at_risk.items() if each.seen_at_ms is not None},
                 at_risk_not_known=tuple(tp for tp in only_there if tp not in at_risk),

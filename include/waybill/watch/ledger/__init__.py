@@ -12,18 +12,18 @@ reads all bytes instead, and finds the offsets that the ledger can only bound.
 """
 
 from waybill.watch.ledger.balance import Imbalance, Ledger, Line, LogTerms, MessageTerms, RowTerms
-from waybill.watch.ledger.periods import Period, PeriodLedger, Periods
+from waybill.watch.ledger.periods import LedgerPeriod, PeriodLedger, Periods
 from waybill.watch.ledger.read import ReadLogEnds, read_ledger, read_ledger_by_period
 from waybill.watch.ledger.results import LedgerResult, record_ledger
 
 __all__ = [
     "Imbalance",
     "Ledger",
+    "LedgerPeriod",
     "LedgerResult",
     "Line",
     "LogTerms",
     "MessageTerms",
-    "Period",
     "PeriodLedger",
     "Periods",
     "ReadLogEnds",

@@ -23,8 +23,6 @@ from waybill.services.coordination import CommittedOffset, OffsetCounts
 from waybill.services.store import Store
 from waybill.watch.ledger.balance import Imbalance, LogTerms
 
-__all__ = ["Chain", "count_messages", "find_chain", "log_terms", "lost_ranges"]
-
 _READERS = 4
 """Objects that are read at the same time. Each reader needs memory for a chunk and one record batch."""
 

@@ -16,8 +16,6 @@ from typing import Any
 from waybill.archive.chain.gaps import Gap
 from waybill.config.names import TopicPartition
 
-__all__ = ["Imbalance", "Ledger", "Line", "LogTerms", "MessageTerms", "RowTerms", "sorted_imbalances"]
-
 
 @dataclass(frozen=True, slots=True)
 class Imbalance:

@@ -16,8 +16,6 @@ from waybill.watch.ledger.archived import Chain
 from waybill.watch.ledger.balance import Imbalance
 from waybill.watch.verify.offsets import by_topic_partition, read_columns
 
-__all__ = ["find_differences"]
-
 _COLUMNS = ("topic", "partition", "offset", "generation")
 
 

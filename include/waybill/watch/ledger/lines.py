@@ -17,8 +17,6 @@ from waybill.watch.ledger.archived import Chain
 from waybill.watch.ledger.balance import Imbalance, Line, LogTerms, MessageTerms, RowTerms
 from waybill.watch.ledger.differences import find_differences
 
-__all__ = ["LedgerTables", "LineReader"]
-
 
 @dataclass(frozen=True, slots=True)
 class LedgerTables:

@@ -19,11 +19,9 @@ from waybill.watch.ledger.archived import Chain
 from waybill.watch.ledger.balance import Imbalance, Line, sorted_imbalances
 from waybill.watch.ledger.rows import Cuts
 
-__all__ = ["Period", "PeriodLedger", "Periods"]
-
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class LedgerPeriod:
     """The time from one mark to the next."""
 
     number: int
@@ -51,7 +49,7 @@ class PeriodLedger:
     generation: int
     made_at_ms: int
     """When its figures were read. Epoch ms."""
-    periods: Sequence[tuple[Period, Sequence[Line]]]
+    periods: Sequence[tuple[LedgerPeriod, Sequence[Line]]]
     """Oldest first, each with a line for each topic-partition. A line without offsets is of a chain that did not grow,
     or did not exist."""
     notes: Sequence[str] = ()
@@ -59,7 +57,7 @@ class PeriodLedger:
     further: Sequence[Imbalance] = ()
     """What belongs to no term of a line, such as rows without a chain."""
 
-    def within(self, periods: Collection[Period]) -> PeriodLedger:
+    def within(self, periods: Collection[LedgerPeriod]) -> PeriodLedger:
         """Return the ledger of some of the periods, without what is wrong in others."""
         kept = [(period, lines) for period, lines in self.periods if period in periods]
         left_out = [line for period, lines in self.periods if period not in periods for line in lines]
@@ -107,10 +105,10 @@ class Periods:
             tp: np.array([each.offset for each in offsets], np.int64) for tp, offsets in self._offsets.items()
         }
 
-    def __iter__(self) -> Iterator[Period]:
+    def __iter__(self) -> Iterator[LedgerPeriod]:
         times = [None, *(mark.at_ms for mark in self._marks), None]
         for number, (from_ms, until_ms) in enumerate(pairwise(times)):
-            yield Period(number, from_ms, until_ms)
+            yield LedgerPeriod(number, from_ms, until_ms)
 
     def divide(self, chain: Chain) -> list[Chain]:
         """Return the part of a chain that was archived in each period. A part may be empty.

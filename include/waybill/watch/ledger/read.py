@@ -33,14 +33,12 @@ from waybill.tables.iceberg import (
 )
 from waybill.tables.partition.holds import find_hold
 from waybill.tables.quarantine.view import View
-from waybill.tables.staging.services import Services
+from waybill.tables.staging.services import StagingServices
 from waybill.watch.ledger import archived, rows
 from waybill.watch.ledger.archived import Chain
 from waybill.watch.ledger.balance import Imbalance, Ledger, Line
 from waybill.watch.ledger.lines import LedgerTables, LineReader
-from waybill.watch.ledger.periods import Period, PeriodLedger, Periods
-
-__all__ = ["ReadLogEnds", "read_ledger", "read_ledger_by_period"]
+from waybill.watch.ledger.periods import LedgerPeriod, PeriodLedger, Periods
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +52,7 @@ ReadLogEnds = Callable[[], Mapping[TopicPartition, int]]
 def read_ledger(
     config: Config,
     name: str,
-    services: Services,
+    services: StagingServices,
     list_committed: Callable[[], Mapping[TopicPartition, CommittedOffset]],
     read_log_ends: ReadLogEnds,
     *,
@@ -78,7 +76,7 @@ def read_ledger(
 def read_ledger_by_period(
     config: Config,
     name: str,
-    services: Services,
+    services: StagingServices,
     list_committed: Callable[[], Mapping[TopicPartition, CommittedOffset]],
     read_log_ends: ReadLogEnds,
     marks: Sequence[StreamMark],
@@ -98,7 +96,7 @@ def read_ledger_by_period(
         sources.notes.append("the tables are left out: with sink: files, the offsets of rows are not recorded")
         tables = None
     parts = {tp: periods.divide(chain) for tp, chain in sources.chains.items()}
-    found: list[tuple[Period, list[Line]]] = []
+    found: list[tuple[LedgerPeriod, list[Line]]] = []
     for period in periods:
         chains = {tp: divided[period.number] for tp, divided in parts.items()}
         of_period = None if tables is None else tables.of_period(period.number, chains, is_last=period.is_last)
@@ -126,7 +124,7 @@ class _Sources:
 def _read_sources(
     config: Config,
     name: str,
-    services: Services,
+    services: StagingServices,
     list_committed: Callable[[], Mapping[TopicPartition, CommittedOffset]],
     read_log_ends: ReadLogEnds,
     cuts: rows.Cuts | None = None,
@@ -224,7 +222,7 @@ def _read_tables(
     config: Config,
     name: str,
     stream: Stream,
-    services: Services,
+    services: StagingServices,
     dedup: DedupTables | None,
     cuts: rows.Cuts | None,
     notes: list[str],

@@ -17,11 +17,9 @@ from waybill.config.models import Config
 from waybill.config.names import ledger_result_key
 from waybill.services.coordination import Coordinator
 from waybill.services.store import Store
-from waybill.tables.staging.services import Services
+from waybill.tables.staging.services import StagingServices
 from waybill.watch.ledger.balance import Ledger
 from waybill.watch.ledger.read import ReadLogEnds, read_ledger
-
-__all__ = ["LedgerResult", "record_ledger"]
 
 _VERSION = 1
 _MOST_IMBALANCES = 20
@@ -71,7 +69,7 @@ class LedgerResult:
 
 
 def record_ledger(
-    config: Config, name: str, services: Services, coordinator: Coordinator, read_log_ends: ReadLogEnds
+    config: Config, name: str, services: StagingServices, coordinator: Coordinator, read_log_ends: ReadLogEnds
 ) -> Ledger:
     """Read the ledger of stream `name`, store its result for the watch, and return it. Raises as `read_ledger` does.
 

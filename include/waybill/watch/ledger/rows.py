@@ -34,18 +34,6 @@ from waybill.watch.verify.unique import find_swept_rows
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
-__all__ = [
-    "Cuts",
-    "RowCounts",
-    "SweptCounts",
-    "count_held",
-    "count_lost",
-    "count_main",
-    "count_quarantine",
-    "count_swept",
-    "rows_since",
-]
-
 _ORIGIN = ("topic", "partition", "generation")
 _NO_CUTS: Int64s = np.empty(0, np.int64)
 

@@ -27,13 +27,11 @@ from cryptography.hazmat.primitives.serialization import (
 from waybill.base.errors import ConfigError
 from waybill.config.connections import Connection
 
-__all__ = ["CheckResult", "check_signed", "public_key_of", "read_public_key", "read_signing_key", "sign"]
-
 _ALGORITHM = "ed25519"
 _KEY_BYTES = 32
 
 
-class CheckResult(StrEnum):
+class SignatureCheck(StrEnum):
     """What the check of a file found."""
 
     VALID = "valid"
@@ -103,21 +101,21 @@ def sign(content: dict[str, Any], key: Ed25519PrivateKey, subject: str = "ledger
     }
 
 
-def check_signed(document: Any, public_key: Ed25519PublicKey | None, subject: str = "ledger") -> CheckResult:
+def check_signed(document: Any, public_key: Ed25519PublicKey | None, subject: str = "ledger") -> SignatureCheck:
     """Compare a parsed JSON document with its signature, and the key with `public_key` if that is given."""
     signature = document.get("signature") if isinstance(document, dict) else None
     if not isinstance(signature, dict) or subject not in document:
-        return CheckResult.UNSIGNED
+        return SignatureCheck.UNSIGNED
     if signature.get("algorithm") != _ALGORITHM:
-        return CheckResult.CHANGED
+        return SignatureCheck.CHANGED
     if public_key is not None and signature.get("public_key") != _text_of(public_key):
-        return CheckResult.WRONG_KEY
+        return SignatureCheck.WRONG_KEY
     try:
         signer = Ed25519PublicKey.from_public_bytes(_raw_key(str(signature["public_key"])))
         signer.verify(b64decode(str(signature["value"]), validate=True), _canonical(document[subject]))
     except (InvalidSignature, KeyError, ValueError):
-        return CheckResult.CHANGED
-    return CheckResult.UNCHANGED if public_key is None else CheckResult.VALID
+        return SignatureCheck.CHANGED
+    return SignatureCheck.UNCHANGED if public_key is None else SignatureCheck.VALID
 
 
 def _canonical(document: Any) -> bytes:

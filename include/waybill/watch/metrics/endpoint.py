@@ -17,15 +17,13 @@ from prometheus_client.registry import Collector
 from waybill.base.errors import expected
 from waybill.config.connections import find_connection
 from waybill.config.models import Config
-from waybill.services.coordination import Usage, UsageStore
+from waybill.services.coordination import DailyUsage, UsageStore
 from waybill.watch.incidents.book_store import BookStore
 from waybill.watch.incidents.incident import Incident
 from waybill.watch.metrics.families import metric_families
 from waybill.watch.notify.channels import FindConnection
 from waybill.watch.promises.measure import measure
 from waybill.watch.promises.services import WatchServices
-
-__all__ = ["WatchCollector", "metrics_text", "serve_metrics"]
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +97,7 @@ def _open_incidents(config: Config, services: WatchServices) -> list[Incident]:
     return [incident for incident in book.incidents if incident.is_open]
 
 
-def _usage_of_today(config: Config, services: WatchServices, now_ms: int) -> list[Usage]:
+def _usage_of_today(config: Config, services: WatchServices, now_ms: int) -> list[DailyUsage]:
     """Return what the processes of today have used; nothing if ZooKeeper does not answer, which is a service."""
     if services.session is None:
         return []

@@ -16,14 +16,12 @@ from prometheus_client.metrics_core import Metric
 
 from waybill.base.errors import UnexpectedFailure
 from waybill.config.models.promises import PromiseName
-from waybill.services.coordination import Usage
+from waybill.services.coordination import DailyUsage
 from waybill.watch.incidents.finding import REACHABLE, Finding, Verdict
 from waybill.watch.incidents.incident import Incident
 from waybill.watch.promises.log_figures import Logs
 from waybill.watch.promises.measure import Measured
 from waybill.watch.promises.table_figures import TableState
-
-__all__ = ["metric_families"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +52,7 @@ def metric_families(
     incidents: Iterable[Incident] | None,
     measured_seconds: float,
     now_ms: int,
-    usage: Sequence[Usage] | None = None,
+    usage: Sequence[DailyUsage] | None = None,
 ) -> Iterator[Metric]:
     """Yield the metrics of a measurement, which took `measured_seconds`.
 
@@ -186,7 +184,7 @@ def _rows(states: Mapping[str, TableState]) -> Metric:
     return rows
 
 
-def _of_usage(usage: Iterable[Usage], now_ms: int) -> Iterator[Metric]:
+def _of_usage(usage: Iterable[DailyUsage], now_ms: int) -> Iterator[Metric]:
     # The counters begin at zero each day, and say so: their time of creation is the start of the day.
     day = datetime.fromtimestamp(now_ms / 1000, UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
     requests, sent, received, seconds = (defaultdict[tuple[str, ...], float](float) for _ in range(4))

@@ -12,8 +12,6 @@ import httpx
 
 from waybill.config.connections import Connection
 
-__all__ = ["check_login", "http_address", "mail_host", "slack_api_address", "slack_webhook", "token"]
-
 _SLACK_HOOKS = "https://hooks.slack.com/services"
 _SLACK_API = "https://slack.com/api/"
 _HOST = re.compile(r"[^\s\x00-\x20\x7f/@?#\[\]:]+|\[[0-9A-Fa-f:.]+\]")

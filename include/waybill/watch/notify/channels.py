@@ -28,11 +28,9 @@ from waybill.watch.notify.addresses import (
     slack_webhook,
     token,
 )
-from waybill.watch.notify.http import TIMEOUT_SECONDS, Answer, ChannelFailed, failure, request, without_secrets
-from waybill.watch.notify.message import Message
+from waybill.watch.notify.http import TIMEOUT_SECONDS, ChannelAnswer, ChannelFailed, failure, request, without_secrets
+from waybill.watch.notify.message import ChannelMessage
 from waybill.watch.notify.texts import ascii_id
-
-__all__ = ["TIMEOUT_SECONDS", "ChannelFailed", "check_channel", "ping", "send", "unusable_channels"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +40,7 @@ _API_TOKEN = "the webhook's token, or a token of Slack's API, as the password"
 _ROUTING_KEY = "PagerDuty's routing key as the password"
 
 
-def send(channel: Channel, message: Message, find: FindConnection = find_connection) -> None:
+def send(channel: Channel, message: ChannelMessage, find: FindConnection = find_connection) -> None:
     """Send a message.
 
     Raises `ChannelFailed`, `ConfigError` for a connection that is missing or does not fit, and `UnexpectedFailure` for
@@ -127,7 +125,7 @@ def _unexpected(connection: Connection, error: Exception) -> UnexpectedFailure:
 # --- email ------------------------------------------------------------------------------------------------------------
 
 
-def _send_email(channel: EmailChannel, connection: Connection, message: Message) -> None:
+def _send_email(channel: EmailChannel, connection: Connection, message: ChannelMessage) -> None:
     """Send by SMTP, with the fields of the SMTP provider's connection: `disable_ssl`, `disable_tls`, `from_email`."""
     sender = _sender(channel, connection)
     email = EmailMessage()
@@ -173,7 +171,7 @@ def _sender(channel: EmailChannel, connection: Connection) -> str:
 # --- Slack ------------------------------------------------------------------------------------------------------------
 
 
-def _send_to_slack(channel: SlackChannel, connection: Connection, message: Message) -> None:
+def _send_to_slack(channel: SlackChannel, connection: Connection, message: ChannelMessage) -> None:
     url = _slack_address(channel, connection)
     body: dict[str, Any] = {"text": message.slack_summary, "blocks": message.slack_blocks()}
     headers = {}
@@ -208,7 +206,7 @@ def _slack_address(channel: SlackChannel, connection: Connection) -> str:
 # --- webhooks ---------------------------------------------------------------------------------------------------------
 
 
-def _send_to_webhook(channel: WebhookChannel, connection: Connection, message: Message) -> None:
+def _send_to_webhook(channel: WebhookChannel, connection: Connection, message: ChannelMessage) -> None:
     headers = {"Idempotency-Key": ascii_id(message.id)}
     url = http_address(connection)
     if channel.format == "pagerduty":
@@ -220,7 +218,7 @@ def _send_to_webhook(channel: WebhookChannel, connection: Connection, message: M
     request(connection, "POST", url, message.document(), headers)
 
 
-def _check_pagerduty(connection: Connection, answer: Answer) -> None:
+def _check_pagerduty(connection: Connection, answer: ChannelAnswer) -> None:
     """Raise `ChannelFailed` for an answer that is 2xx and states that the event was not taken."""
     document = answer.document()
     if answer.is_page or (document is not None and document.get("status", "success") != "success"):

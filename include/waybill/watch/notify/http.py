@@ -23,8 +23,6 @@ from waybill.config.connections import Connection
 from waybill.config.connections.masking import mask_urls_in_log, without_urls
 from waybill.watch.notify.texts import encodable, one_line
 
-__all__ = ["TIMEOUT_SECONDS", "Answer", "ChannelFailed", "failure", "request", "without_secrets"]
-
 TIMEOUT_SECONDS = 20.0
 _READ_BYTES = 64 * 1024
 _EXCERPT_CHARACTERS = 200
@@ -54,7 +52,7 @@ def _without(text: str, secret: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChannelAnswer:
     """A 2xx answer."""
 
     status: int
@@ -83,7 +81,7 @@ class Answer:
 
 def request(
     connection: Connection, method: str, url: str, body: object = None, headers: Mapping[str, str] | None = None
-) -> Answer:
+) -> ChannelAnswer:
     """Return the answer to one request. `body`: a JSON value. Raises `ChannelFailed` if it is not a 2xx."""
     # ASCII, whatever the names in it are; httpx itself would encode as UTF-8, which has no lone surrogates.
     content = None if body is None else json.dumps(encodable(body)).encode()
@@ -99,7 +97,7 @@ def request(
         raise failure(connection, without_urls(f"{type(error).__name__}: {error}")) from error
     status = response.status_code
     media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    answer = Answer(status, media_type, text)
+    answer = ChannelAnswer(status, media_type, text)
     if 300 <= status < 400:
         raise failure(
             connection,

@@ -8,8 +8,6 @@ from waybill.config.models.kafka_promises import KafkaPromiseName
 from waybill.config.models.promises import PromiseName
 from waybill.watch.incidents.finding import CHANNEL, CONFIG, MEASURED, REACHABLE, READABLE, TASKS
 
-__all__ = ["MEANINGS", "Meaning"]
-
 
 @dataclass(frozen=True, slots=True)
 class Meaning:

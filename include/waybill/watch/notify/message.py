@@ -15,8 +15,6 @@ from waybill.watch.incidents.incident import Incident, NotificationKind
 from waybill.watch.notify.meanings import MEANINGS
 from waybill.watch.notify.texts import one_line, readable, slack_code, slack_link, slack_text
 
-__all__ = ["Message", "test_message"]
-
 _LONGEST_NAME = 200
 _LONGEST_LINE = 600
 
@@ -28,7 +26,7 @@ _COLOURS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ChannelMessage:
     """What is sent to one channel."""
 
     id: str
@@ -44,7 +42,7 @@ class Message:
     @classmethod
     def of(
         cls, notification_id: str, kind: NotificationKind, incident: Incident, alerts: Alerts, now_ms: int
-    ) -> Message:
+    ) -> ChannelMessage:
         """Return the message about an incident as it is now."""
         runbook = f"{alerts.runbooks_url or 'docs/runbooks'}/{MEANINGS[incident.promise].runbook}"
         airflow = incident.link or None
@@ -189,7 +187,7 @@ class Message:
         return _COLOURS.get(self.kind) or _COLOURS[self.incident.severity]
 
 
-def test_message(alerts: Alerts, now_ms: int) -> Message:
+def test_message(alerts: Alerts, now_ms: int) -> ChannelMessage:
     """Return a message to try a channel with."""
     incident = Incident(
         id=f"test-{now_ms}",
@@ -204,7 +202,7 @@ def test_message(alerts: Alerts, now_ms: int) -> Message:
         detail="This is a test of the channel. Nothing is broken.",
         command="waybill incidents ls",
     )
-    return Message.of(f"test-{now_ms}", NotificationKind.OPENED, incident, alerts, now_ms)
+    return ChannelMessage.of(f"test-{now_ms}", NotificationKind.OPENED, incident, alerts, now_ms)
 
 
 def _time(time_ms: int) -> str:

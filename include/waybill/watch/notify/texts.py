@@ -12,8 +12,6 @@ import hashlib
 import unicodedata
 from urllib.parse import quote
 
-__all__ = ["LONGEST_TEXT", "ascii_id", "encodable", "one_line", "readable", "slack_code", "slack_link", "slack_text"]
-
 LONGEST_TEXT = 4_000
 """Characters of one fact of a message. A whole message then fits into 512 KB, which is PagerDuty's limit."""
 _LONGEST_ID = 150

@@ -2,7 +2,7 @@
 
 | module | content |
 |---|---|
-| `run` | one watch: measure, store the incidents, send the messages, ping the dead man's switch |
+| `watch_run` | one watch: measure, store the incidents, send the messages, ping the dead man's switch |
 | `measure` | the findings about all streams, and what they follow from |
 | `services` | the services, each of which may be away |
 | `table_states` | when the tables of a stream are read, and the findings about them |

@@ -24,16 +24,6 @@ from waybill.base.errors import DocumentDamaged
 from waybill.config.names import action_key, action_outcome_key, actions_prefix, day_of
 from waybill.services.store import Store
 
-__all__ = [
-    "ActionOutcome",
-    "ActionPlace",
-    "ActionRecord",
-    "find_action",
-    "list_actions",
-    "record_action",
-    "record_outcome",
-]
-
 _VERSION = 1
 _SHOWN_DAYS = 7
 _MOST_SHOWN = 50

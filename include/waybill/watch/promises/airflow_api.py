@@ -21,8 +21,6 @@ from waybill.config.connections import AirflowEndpoint
 from waybill.config.models import Config
 from waybill.watch.incidents.failures import Failures
 
-__all__ = ["AirflowApi", "AirflowState", "DagRunSpan", "FailedTask", "LastRun", "WaitingTask"]
-
 _TIMEOUT_SECONDS = 10.0
 _PAGE = 100
 _MOST_PAGES = 100

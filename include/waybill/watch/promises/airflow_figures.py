@@ -17,8 +17,6 @@ from waybill.watch.incidents.failures import Failures
 from waybill.watch.incidents.finding import REACHABLE, TASKS, Finding, Verdict
 from waybill.watch.promises.airflow_api import AirflowApi, AirflowState, LastRun, WaitingTask
 
-__all__ = ["AIRFLOW", "airflow_finding", "ask_airflow", "task_findings", "unknown_task_findings", "without_effects"]
-
 AIRFLOW = "Airflow"
 """The subject of findings about Airflow itself."""
 

@@ -9,8 +9,6 @@ from waybill.config.models.promises import PromiseSeverity
 from waybill.watch.incidents.finding import CONFIG, Finding, Verdict
 from waybill.watch.incidents.incident import IncidentBook
 
-__all__ = ["config_findings", "unwatched_findings"]
-
 
 def config_findings(loaded: WatchConfig) -> list[Finding]:
     """Return a finding about the config as a whole, and one about each stream."""

@@ -19,9 +19,7 @@ from waybill.watch.kafka_cluster.group_health import Commits, follow_commits
 from waybill.watch.kafka_cluster.health import Seen, Subjects, health_findings
 from waybill.watch.kafka_cluster.isr_history import IsrHistory, classify
 from waybill.watch.kafka_cluster.quorum_health import QuorumTroubles, follow_quorum
-from waybill.watch.kafka_cluster.readings import Readings, SlowReadings, Wanted, read_cluster
-
-__all__ = ["KafkaMeasured", "KafkaMemory", "measure_kafka", "subjects_of"]
+from waybill.watch.kafka_cluster.readings import Readings, SlowReadings, WantedReadings, read_cluster
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +91,7 @@ def measure_kafka(
     subjects = subjects_of(config)
     topics = {*subjects.declared, *(topic for listed in subjects.listed.values() for topic in listed)}
     committed = {group: added_up for group, (added_up, _) in memory.commits.items()}
-    wanted = Wanted(subjects.streams, topics, config.kafka.promises.groups, memory.commits, committed)
+    wanted = WantedReadings(subjects.streams, topics, config.kafka.promises.groups, memory.commits, committed)
     readings = read_cluster(cluster, memory.slow, wanted, now_ms, failures)
     seen = Seen(
         memory.history.followed(classify(readings.state, readings.slow.rules), now_ms),

@@ -17,20 +17,9 @@ from waybill.services.coordination.coordinator import IngestState, read_ingest_s
 from waybill.services.coordination.pauses import StreamPauses, read_pauses
 from waybill.services.kafka.cluster import Topic
 from waybill.services.kafka.kafka import LogRange, StreamTopics
-from waybill.services.kafka.topic_configs import Retention
+from waybill.services.kafka.topic_configs import TopicRetention
 from waybill.watch.incidents.finding import Finding, Verdict, duration_finding, measured
-from waybill.watch.promises.samples import Key, Offsets, Samples
-
-__all__ = [
-    "Logs",
-    "archive_lag",
-    "joined",
-    "named_stops",
-    "observe",
-    "pauses",
-    "retention_runway",
-    "without_verdicts",
-]
+from waybill.watch.promises.samples import Key, OffsetSample, Samples
 
 _RATE_MS = 3_600_000
 """Rates are those of the last hour."""
@@ -40,10 +29,10 @@ _RATE_MS = 3_600_000
 class Logs:
     """The logs of all streams, as Kafka and ZooKeeper show them now."""
 
-    offsets: Mapping[Key, Offsets]
+    offsets: Mapping[Key, OffsetSample]
     stops: Mapping[str, tuple[Stop, ...]]
     pauses: Mapping[str, StreamPauses]
-    retention: Mapping[str, Retention] = field(default_factory=dict)
+    retention: Mapping[str, TopicRetention] = field(default_factory=dict)
     """By topic; without topics whose configuration the user may not describe."""
     chain_starts: Mapping[Key, int] = field(default_factory=dict)
     """The offset at which a chain starts; without chains of which this is not known."""
@@ -67,7 +56,7 @@ class Logs:
         found = self.of_stream(name)
         return sum(each.end for each in found.values()), len(found)
 
-    def of_stream(self, name: str) -> dict[TopicPartition, Offsets]:
+    def of_stream(self, name: str) -> dict[TopicPartition, OffsetSample]:
         """Return the topic-partitions of a stream."""
         return {tp: each for (stream, tp), each in self.offsets.items() if stream == name}
 
@@ -130,7 +119,7 @@ def joined(parts: Sequence[Logs]) -> Logs:
     return Logs(**merged)
 
 
-def _unread(topics: Mapping[str, StreamTopics], offsets: Mapping[Key, Offsets]) -> dict[str, str]:
+def _unread(topics: Mapping[str, StreamTopics], offsets: Mapping[Key, OffsetSample]) -> dict[str, str]:
     found = {}
     for name, described in topics.items():
         silent = [str(tp) for tp in described.tps if (name, tp) not in offsets]
@@ -163,8 +152,8 @@ def without_verdicts(found: Sequence[Finding], why: str) -> list[Finding]:
 
 def _retention(
     sources: Sources, kafka_tps: Collection[TopicPartition], slot_streams: Mapping[str, StreamTopics]
-) -> dict[str, Retention]:
-    found: dict[str, Retention] = {}
+) -> dict[str, TopicRetention]:
+    found: dict[str, TopicRetention] = {}
     if sources.kafka is not None and kafka_tps:
         found |= sources.kafka.retention({tp.topic for tp in kafka_tps})
     for name, described in slot_streams.items():
@@ -173,20 +162,20 @@ def _retention(
         slots = sources.by_stream[name]
         if isinstance(slots, SlotSource):
             for topic in described.topics:
-                found[topic] = Retention(slots.retention(topic) // timedelta(milliseconds=1), None)
+                found[topic] = TopicRetention(slots.retention(topic) // timedelta(milliseconds=1), None)
     return found
 
 
-def _slot_offsets(state: IngestState, tp: TopicPartition) -> Offsets:
+def _slot_offsets(state: IngestState, tp: TopicPartition) -> OffsetSample:
     """Return the offsets of a slot, whose log ends where it is archived."""
     committed = state.committed.get(tp)
     end = 0 if committed is None else committed.committed_offset
-    return Offsets(0, end, end)
+    return OffsetSample(0, end, end)
 
 
-def _offsets(log: LogRange, state: IngestState, tp: TopicPartition) -> Offsets:
+def _offsets(log: LogRange, state: IngestState, tp: TopicPartition) -> OffsetSample:
     committed = state.committed.get(tp)
-    return Offsets(log.earliest, log.end, log.earliest if committed is None else committed.committed_offset)
+    return OffsetSample(log.earliest, log.end, log.earliest if committed is None else committed.committed_offset)
 
 
 # --- findings ---------------------------------------------------------------------------------------------------------
@@ -257,7 +246,9 @@ def _slot_runways(name: str, stream: Stream, logs: Logs, now_ms: int) -> dict[To
     return runways
 
 
-def _runway(name: str, tp: TopicPartition, offsets: Offsets, logs: Logs, samples: Samples, now_ms: int) -> float | None:
+def _runway(
+    name: str, tp: TopicPartition, offsets: OffsetSample, logs: Logs, samples: Samples, now_ms: int
+) -> float | None:
     """Return the seconds until messages of a topic-partition are deleted before they are archived; None: never.
 
     By two ways, of which the shorter one counts. By time: the oldest message that is not archived is deleted when it is

@@ -32,8 +32,6 @@ from waybill.watch.promises.table_figures import TableState
 from waybill.watch.promises.table_states import parse_states, states_content, table_findings
 from waybill.watch.promises.volumes import Volumes, volume_finding
 
-__all__ = ["Measured", "measure"]
-
 _LOG_PROMISES = (
     PromiseName.ARCHIVE_LAG,
     PromiseName.RETENTION_RUNWAY,

@@ -10,8 +10,6 @@ from waybill.config.models.promises import PromiseName, PromiseSeverity
 from waybill.watch.incidents.failures import Failures
 from waybill.watch.incidents.finding import Finding, Verdict
 
-__all__ = ["of_promise", "unknown"]
-
 
 def of_promise(
     config: Config, name: str, promise: PromiseName, read: Callable[[], list[Finding]], failures: Failures

@@ -18,8 +18,6 @@ from waybill.base.documents import read_document
 from waybill.base.errors import DocumentTooNew
 from waybill.config.names import TopicPartition, day_of
 
-__all__ = ["LogDrop", "Offsets", "Samples"]
-
 logger = logging.getLogger(__name__)
 
 _VERSION = 1
@@ -33,7 +31,7 @@ _SPACING = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Offsets:
+class OffsetSample:
     """One topic-partition of a stream, as a watch saw it."""
 
     start: int
@@ -65,10 +63,10 @@ class LogDrop:
 class Samples:
     """Samples, oldest first, each with its time (epoch ms)."""
 
-    samples: tuple[tuple[int, Mapping[Key, Offsets]], ...] = ()
+    samples: tuple[tuple[int, Mapping[Key, OffsetSample]], ...] = ()
     drops: tuple[LogDrop, ...] = ()
     """Oldest first. They are kept longer than samples: Kafka does not remember where a lost log ended."""
-    absent: Mapping[Key, tuple[int, Offsets]] = field(default_factory=dict)
+    absent: Mapping[Key, tuple[int, OffsetSample]] = field(default_factory=dict)
     """Topic-partitions that the newest sample lacks: when a watch saw each last, and its offsets then.
 
     A topic-partition has no leader, and so no offsets, before most unclean elections.
@@ -86,7 +84,7 @@ class Samples:
                     (
                         int(each["at"]),
                         {
-                            (stream, TopicPartition.parse(tp)): Offsets(*offsets)
+                            (stream, TopicPartition.parse(tp)): OffsetSample(*offsets)
                             for stream, tps in each["offsets"].items()
                             for tp, offsets in tps.items()
                         },
@@ -98,7 +96,7 @@ class Samples:
                     for stream, tp, at, end, committed in fields.get("drops", ())
                 ),
                 {
-                    (stream, TopicPartition.parse(tp)): (int(at), Offsets(*offsets))
+                    (stream, TopicPartition.parse(tp)): (int(at), OffsetSample(*offsets))
                     for stream, tp, at, offsets in fields.get("absent", ())
                 },
             )
@@ -128,10 +126,10 @@ class Samples:
         days = [day_of(at) for at, _ in self.samples[-2:]]
         return len(set(days)) == len(days)
 
-    def with_sample(self, now_ms: int, sample: Mapping[Key, Offsets]) -> Self:
+    def with_sample(self, now_ms: int, sample: Mapping[Key, OffsetSample]) -> Self:
         """Return the samples with another one, and without those that are too old or too close to each other."""
         known = [each for each in self.samples if 0 < now_ms - each[0] <= _KEPT_MS]
-        kept: list[tuple[int, Mapping[Key, Offsets]]] = []
+        kept: list[tuple[int, Mapping[Key, OffsetSample]]] = []
         for number, (at, each) in enumerate(known):
             after = known[number + 1][0] if number + 1 < len(known) else now_ms
             age_ms = now_ms - at
@@ -170,7 +168,7 @@ class Samples:
                 break
         return found
 
-    def first_since(self, key: Key, time_ms: int) -> Offsets | None:
+    def first_since(self, key: Key, time_ms: int) -> OffsetSample | None:
         """Return the oldest sample of a topic-partition from that time on; None if there is none."""
         found = None
         for at, sample in reversed(self.samples):
@@ -179,7 +177,7 @@ class Samples:
             found = sample[key]
         return found
 
-    def at_least_ago(self, key: Key, ago_ms: int) -> tuple[int, Offsets] | None:
+    def at_least_ago(self, key: Key, ago_ms: int) -> tuple[int, OffsetSample] | None:
         """Return the newest sample of a topic-partition that is at least so old; else the oldest; None without any."""
         found = None
         newest_ms = self.samples[-1][0] if self.samples else 0
@@ -191,12 +189,12 @@ class Samples:
                 break
         return found
 
-    def _last_seen(self) -> dict[Key, tuple[int, Offsets]]:
+    def _last_seen(self) -> dict[Key, tuple[int, OffsetSample]]:
         """Return when a watch saw each topic-partition last, and its offsets then."""
         at, newest = self.samples[-1] if self.samples else (0, {})
         return {**self.absent, **{key: (at, each) for key, each in newest.items()}}
 
-    def _drops_until(self, now_ms: int, sample: Mapping[Key, Offsets]) -> tuple[LogDrop, ...]:
+    def _drops_until(self, now_ms: int, sample: Mapping[Key, OffsetSample]) -> tuple[LogDrop, ...]:
         """Return the drops that are kept, and those that a new sample shows."""
         seen = self._last_seen()
         new = [
@@ -207,7 +205,7 @@ class Samples:
         kept = [each for each in self.drops if now_ms - each.at_ms <= _DROPS_KEPT_MS]
         return tuple([*kept, *new][-_MOST_DROPS:])
 
-    def _absent_from(self, now_ms: int, sample: Mapping[Key, Offsets]) -> dict[Key, tuple[int, Offsets]]:
+    def _absent_from(self, now_ms: int, sample: Mapping[Key, OffsetSample]) -> dict[Key, tuple[int, OffsetSample]]:
         """Return the topic-partitions that were seen before and are not in a new sample."""
         return {
             key: (at, each)

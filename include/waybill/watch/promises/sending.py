@@ -19,10 +19,9 @@ from waybill.config.connections.masking import masked_stack_trace, without_urls
 from waybill.config.models import Config
 from waybill.watch.incidents.incident import IncidentBook, Notification
 from waybill.watch.incidents.rules import CLAIM
-from waybill.watch.notify.channels import ChannelFailed, FindConnection, ping, send
-from waybill.watch.notify.message import Message
-
-__all__ = ["Sent", "ping_dead_man", "send_all"]
+from waybill.watch.notify.channels import FindConnection, ping, send
+from waybill.watch.notify.http import ChannelFailed
+from waybill.watch.notify.message import ChannelMessage
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +140,7 @@ def _send(
             # Incidents are kept longer than messages about them. A book of another version may lack it.
             logger.error("the message %s is about an incident that is not stored: it is dropped", notification.id)
             return None, False
-        message = Message.of(notification.id, notification.kind, incident, config.alerts, now_ms)
+        message = ChannelMessage.of(notification.id, notification.kind, incident, config.alerts, now_ms)
         send(config.alerts.channels[notification.channel], message, find)
     except Exception as error:
         return _described(f"message {notification.id}", error)

@@ -27,8 +27,6 @@ from waybill.watch.promises.airflow_figures import AIRFLOW
 if TYPE_CHECKING:
     from waybill.services.kafka.cluster import Cluster
 
-__all__ = ["KAFKA", "WATCH", "WatchServices", "reachable"]
-
 _SERVICES: dict[type[BaseException], str] = {
     KafkaUnavailable: "Kafka",
     CoordinationUnavailable: "ZooKeeper",

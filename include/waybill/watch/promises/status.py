@@ -21,34 +21,6 @@ from waybill.base.errors import DocumentDamaged
 from waybill.config.models.promises import PromiseSeverity
 from waybill.watch.incidents.finding import Verdict
 
-__all__ = [
-    "AuditStatus",
-    "BackfillStatus",
-    "BrokerStatus",
-    "ChainRange",
-    "CheckStatus",
-    "DecisionStatus",
-    "ExampleStatus",
-    "HoldStatus",
-    "IncidentStatus",
-    "LedgerStatus",
-    "PauseStatus",
-    "PromiseStatus",
-    "QuarantineStatus",
-    "ReplayStatus",
-    "RunStatus",
-    "ServiceStatus",
-    "Status",
-    "StopStatus",
-    "StreamDetails",
-    "StreamStatus",
-    "TopicPartitionStatus",
-    "TrendPoint",
-    "UnreadPart",
-    "UsageStatus",
-    "WindowStatus",
-]
-
 _VERSION = 1
 
 
@@ -461,7 +433,7 @@ class DecisionStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class WatchStatus:
     """What a watch found about all streams."""
 
     at_ms: int
@@ -494,7 +466,7 @@ class Status:
         return gzip.compress(orjson.dumps({"v": _VERSION, "status": self}), compresslevel=1, mtime=0)
 
     @classmethod
-    def parse(cls, content: bytes, where: str) -> Status:
+    def parse(cls, content: bytes, where: str) -> WatchStatus:
         """Return the status of a document. Raises `DocumentTooNew` or `DocumentDamaged`."""
         try:
             fields = read_document(gzip.decompress(content), _VERSION, where)
@@ -507,5 +479,5 @@ class Status:
 
 
 @cache
-def _adapter() -> TypeAdapter[Status]:
-    return TypeAdapter(Status)
+def _adapter() -> TypeAdapter[WatchStatus]:
+    return TypeAdapter(WatchStatus)

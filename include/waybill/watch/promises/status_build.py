@@ -16,7 +16,7 @@ from waybill.watch.kafka_cluster.readings import Readings
 from waybill.watch.notify.meanings import MEANINGS
 from waybill.watch.promises.log_figures import Logs
 from waybill.watch.promises.measure import Measured
-from waybill.watch.promises.samples import Key, Offsets, Samples
+from waybill.watch.promises.samples import Key, OffsetSample, Samples
 from waybill.watch.promises.status import (
     BrokerStatus,
     HoldStatus,
@@ -33,8 +33,6 @@ from waybill.watch.promises.status import (
     TrendPoint,
 )
 from waybill.watch.promises.table_figures import Published, TableState
-
-__all__ = ["broker_statuses", "incident_statuses", "promise_statuses", "service_statuses", "stream_statuses"]
 
 _RATE_MS = 10 * 60_000
 """Rates are those of the last ten minutes."""
@@ -90,7 +88,7 @@ class _StreamBuilder:
         tps: list[TopicPartition],
         before: StreamStatus | None,
         details: StreamDetails | None,
-        reference: tuple[float, Mapping[Key, Offsets], Mapping[Key, Offsets]] | None,
+        reference: tuple[float, Mapping[Key, OffsetSample], Mapping[Key, OffsetSample]] | None,
         now_ms: int,
     ) -> None:
         self.name = name
@@ -191,11 +189,11 @@ class _StreamBuilder:
         return (*self.before.trend, point)[-_TREND_POINTS:]
 
 
-def _reached(offsets: Offsets, *, of_archive: bool) -> int:
+def _reached(offsets: OffsetSample, *, of_archive: bool) -> int:
     return offsets.committed if of_archive else offsets.end
 
 
-def _reference(samples: Samples) -> tuple[float, Mapping[Key, Offsets], Mapping[Key, Offsets]] | None:
+def _reference(samples: Samples) -> tuple[float, Mapping[Key, OffsetSample], Mapping[Key, OffsetSample]] | None:
     """Return the seconds between the newest sample and one of ten minutes before, and both.
 
     Without a sample of that age: the oldest. None with fewer than two samples.

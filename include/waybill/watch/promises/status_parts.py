@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
     from waybill.config.models import Stream
     from waybill.tables.iceberg import StreamTables
-    from waybill.tables.staging.services import Services
-
-__all__ = ["kept_details", "read_details", "read_replays"]
+    from waybill.tables.staging.services import StagingServices
 
 _THREADS = 8
 _AUDITS_SINCE = timedelta(days=1)
@@ -62,7 +60,7 @@ def read_details(
         shared = _Shared.read(config, names, services, now_ms)
 
         def read(name: str) -> StreamDetails:
-            return _Reader(name, config.stream(name), services, shared, before.get(name), now_ms).read()
+            return _PartsReader(name, config.stream(name), services, shared, before.get(name), now_ms).read()
 
         return dict(zip(names, pool.map(read, names), strict=True))
 
@@ -105,7 +103,7 @@ class _Shared:
     errors: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, config: Config, names: Sequence[str], services: Services, now_ms: int) -> _Shared:
+    def read(cls, config: Config, names: Sequence[str], services: StagingServices, now_ms: int) -> _Shared:
         errors: dict[str, str] = {}
         since = datetime.fromtimestamp(now_ms / 1000, UTC) - _AUDITS_SINCE
         generations = sorted({config.stream(name).generation for name in names})
@@ -140,10 +138,10 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _PartsReader:
     name: str
     stream: Stream
-    services: Services
+    services: StagingServices
     shared: _Shared
     before: StreamDetails | None
     now_ms: int
@@ -191,7 +189,7 @@ class _Reader:
         return tuple(_backfill(report) for report in reversed(reports))
 
     def _dedup(self, tables: StreamTables) -> tuple[dict[str, int], WindowStatus | None]:
-        from waybill.tables.dedup.status import Window, read_index
+        from waybill.tables.dedup.status import DedupWindow, read_index
         from waybill.tables.iceberg import load_dedup_tables, read_progress, read_sweep_state
         from waybill.tables.iceberg.state import metadata_as_of
 
@@ -202,7 +200,7 @@ class _Reader:
             return {}, None
         unique = dedup.unique
         state = read_sweep_state(unique.metadata, ".".join(unique.name()))
-        window = Window.of(state, self.stream.dedup)
+        window = DedupWindow.of(state, self.stream.dedup)
         index = read_index(self.services.store, self.name, self.stream, unique)
         metadata = tables.main.metadata
         snapshot = None if state.swept is None else metadata.snapshot_by_id(state.swept.snapshot)
@@ -300,10 +298,10 @@ def _with_backfills(store: Store) -> frozenset[str]:
 
 
 def _backfill(report: Any) -> BackfillStatus:
-    from waybill.tables.backfill import Request
+    from waybill.tables.backfill import BackfillRequest
 
     request = report.request
-    is_range = isinstance(request, Request)
+    is_range = isinstance(request, BackfillRequest)
     return BackfillStatus(
         request.id,
         str(report.state),

@@ -18,8 +18,6 @@ from waybill.config.names import Stage
 from waybill.watch.promises.airflow_api import AirflowApi, DagRunSpan
 from waybill.watch.promises.status import DecisionStatus, RunStatus, StreamStatus
 
-__all__ = ["find_action_runs", "find_dag_runs", "known_action_runs", "with_dag_runs"]
-
 # --- commits ----------------------------------------------------------------------------------------------------------
 
 _RECENT_MS = 70 * 60_000

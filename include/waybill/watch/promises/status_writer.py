@@ -22,7 +22,7 @@ from waybill.watch.incidents.incident import IncidentBook
 from waybill.watch.promises.action_log import list_actions
 from waybill.watch.promises.measure import Measured
 from waybill.watch.promises.services import WatchServices
-from waybill.watch.promises.status import DecisionStatus, ReplayStatus, Status, StreamDetails, UsageStatus
+from waybill.watch.promises.status import DecisionStatus, ReplayStatus, StreamDetails, UsageStatus, WatchStatus
 from waybill.watch.promises.status_build import (
     broker_statuses,
     incident_statuses,
@@ -31,8 +31,6 @@ from waybill.watch.promises.status_build import (
     stream_statuses,
 )
 from waybill.watch.promises.status_runs import find_action_runs, find_dag_runs, known_action_runs
-
-__all__ = ["store_status"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,16 +58,16 @@ def store_status(
         logger.exception("the status document is not stored: pages show the one before")
 
 
-def _read_before(store: Store) -> Status:
+def _read_before(store: Store) -> WatchStatus:
     key = status_key(store.prefix)
     content = store.read_if_exists(key)
     if content is None:
-        return Status(0, 0.0)
+        return WatchStatus(0, 0.0)
     try:
-        return Status.parse(content, key)
+        return WatchStatus.parse(content, key)
     except WaybillError as error:
         logger.warning("trends begin again: %s", error)
-        return Status(0, 0.0)
+        return WatchStatus(0, 0.0)
 
 
 def _make(
@@ -78,10 +76,10 @@ def _make(
     store: Store,
     measured: Measured,
     book: IncidentBook,
-    before: Status,
+    before: WatchStatus,
     at_ms: int,
     seconds: float,
-) -> Status:
+) -> WatchStatus:
     streams = {each.name: each for each in before.streams}
     no_details: dict[str, StreamDetails] = {}
     known = {name: each.details for name, each in streams.items() if each.details is not None}
@@ -99,7 +97,7 @@ def _make(
     actions = known_action_runs(actions, before.actions)
     actions = _try("ordered DAG runs", partial(find_action_runs, config, services.find, actions), actions)
     made = stream_statuses(config, measured, streams, details, before.at_ms, at_ms)
-    return Status(
+    return WatchStatus(
         at_ms=at_ms,
         seconds=round(seconds, 3),
         services=service_statuses(measured.findings, {each.name: each for each in before.services}, at_ms),
@@ -153,7 +151,7 @@ def _details(
     return read_details(config, due, known, at_ms)
 
 
-def _replays(config: Config, before: Status, at_ms: int) -> tuple[tuple[ReplayStatus, ...], int | None]:
+def _replays(config: Config, before: WatchStatus, at_ms: int) -> tuple[tuple[ReplayStatus, ...], int | None]:
     from waybill.watch.promises.status_parts import read_replays
 
     read = _try("replays", lambda: read_replays(config), None)

@@ -20,8 +20,6 @@ from waybill.watch.incidents.finding import Finding, duration_finding, measured
 from waybill.watch.promises.log_figures import Logs
 from waybill.watch.promises.samples import Key, Samples
 
-__all__ = ["RECENT_MS", "Published", "TableState", "table_findings", "table_promises"]
-
 RECENT_MS = 3_600_000
 """Shares are those of the last hour."""
 

@@ -22,16 +22,14 @@ from waybill.tables.iceberg import (
 from waybill.tables.iceberg.state import ancestry
 from waybill.tables.partition.lateness import LATENESS_PROPERTY, Lateness
 from waybill.tables.partition.next_plan import NextPlan
-from waybill.tables.partition.plan import Plan
+from waybill.tables.partition.partition_plan import Plan
 from waybill.tables.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPERTY
-from waybill.tables.staging.services import Services
+from waybill.tables.staging.services import StagingServices
 from waybill.watch.ledger import LedgerResult
 from waybill.watch.promises.table_figures import RECENT_MS, Published, TableState
 
-__all__ = ["read_table_state"]
 
-
-def read_table_state(name: str, stream: Stream, services: Services, now_ms: int) -> TableState:
+def read_table_state(name: str, stream: Stream, services: StagingServices, now_ms: int) -> TableState:
     """Return the state of the tables of a stream; an empty one before its first run.
 
     Raises `ProgressLost`, `DocumentDamaged`, `DocumentTooNew`, or one of the retriable `StoreUnavailable` and
@@ -110,7 +108,7 @@ def _total_rows(metadata: TableMetadata) -> int:
 
 
 def _next_run(
-    name: str, stream: Stream, services: Services, tables: StreamTables
+    name: str, stream: Stream, services: StagingServices, tables: StreamTables
 ) -> tuple[int | None, tuple[str, ...], str]:
     """Return when the unfinished run was planned, and if it is held, the failed checks and the id of its plan."""
     upcoming = NextPlan.of(services.store, name, stream, tables)

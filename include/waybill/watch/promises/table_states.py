@@ -29,9 +29,7 @@ from waybill.watch.promises.services import WatchServices, reachable
 from waybill.watch.promises.table_figures import TableState, table_promises
 
 if TYPE_CHECKING:
-    from waybill.tables.staging.services import Services
-
-__all__ = ["parse_states", "states_content", "table_findings"]
+    from waybill.tables.staging.services import StagingServices
 
 logger = logging.getLogger(__name__)
 
@@ -120,14 +118,14 @@ def _is_due(state: TableState, now_ms: int) -> bool:
 
 
 def _read_all(
-    config: Config, names: Sequence[str], services: Services, now_ms: int
+    config: Config, names: Sequence[str], services: StagingServices, now_ms: int
 ) -> list[tuple[str, TableState | WaybillError]]:
     """Return the state of the tables of each stream, or why it cannot be read."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(zip(names, pool.map(lambda name: _read(config, name, services, now_ms), names), strict=True))
 
 
-def _read(config: Config, name: str, services: Services, now_ms: int) -> TableState | WaybillError:
+def _read(config: Config, name: str, services: StagingServices, now_ms: int) -> TableState | WaybillError:
     """Return the state of a stream's tables, or why it cannot be read."""
     from waybill.watch.promises.table_reader import read_table_state
 

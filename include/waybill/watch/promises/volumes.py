@@ -27,8 +27,6 @@ from waybill.config.models.promises import PromiseName, StreamVolume, time_zone
 from waybill.config.models.quantities import counted, share_beside
 from waybill.watch.incidents.finding import Finding, Verdict, measured
 
-__all__ = ["HourlyVolumes", "Volumes", "volume_finding"]
-
 logger = logging.getLogger(__name__)
 
 _VERSION = 1

@@ -21,12 +21,10 @@ from waybill.config.names import TopicPartition
 from waybill.records.batches.limits import Limits
 from waybill.services.store import Store
 from waybill.tables.iceberg import load_dedup_tables, load_tables, read_progress, translate_storage_errors
-from waybill.tables.staging.services import Services, services_of
+from waybill.tables.staging.services import StagingServices, services_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-
-__all__ = ["MAX_FOUND", "TraceServices", "Traced", "find_places", "open_services", "read_message", "trace_message"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +33,7 @@ MAX_FOUND = 10
 
 Place = tuple[TopicPartition, int]
 """A topic-partition and an offset."""
-TraceServices = Services
+TraceServices = StagingServices
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +66,13 @@ class Traced:
 
 
 @contextmanager
-def open_services(config: Config) -> Iterator[Services]:
+def open_services(config: Config) -> Iterator[StagingServices]:
     """Open the archive and the catalog. One can serve many traces."""
     with services_of(config, None) as services:
         yield services
 
 
-def trace_message(services: Services, config: Config, name: str, tp: TopicPartition, offset: int) -> Traced:
+def trace_message(services: StagingServices, config: Config, name: str, tp: TopicPartition, offset: int) -> Traced:
     """Return what is known of the message of stream `name` at an offset.
 
     Raises `ConfigError` for an unknown stream, or one of the retriable `StoreUnavailable` and `CatalogUnavailable`.
@@ -89,7 +87,7 @@ def trace_message(services: Services, config: Config, name: str, tp: TopicPartit
     return Traced(name, tp, offset, **found)
 
 
-def find_places(services: Services, config: Config, name: str, message_id: str) -> list[Place]:
+def find_places(services: StagingServices, config: Config, name: str, message_id: str) -> list[Place]:
     """Return where the messages with a message id are, at most `MAX_FOUND`: first those that dedup kept.
 
     Where dedup goes by the message id, its key index says where the kept row is, and only duplicates of that row are
@@ -116,7 +114,7 @@ def find_places(services: Services, config: Config, name: str, message_id: str) 
     return places[:MAX_FOUND]
 
 
-def _find_by_key_index(services: Services, config: Config, name: str, message_id: str) -> list[Place]:
+def _find_by_key_index(services: StagingServices, config: Config, name: str, message_id: str) -> list[Place]:
     """Return the row that dedup kept of a message id, and those that repeat it; none if the index does not know it."""
     from waybill.tables.dedup.key_lookup import find_kept_row
 
@@ -176,7 +174,9 @@ def _read(store: Store, stream: Stream, held: ChainObject, tp: TopicPartition, o
 # --- the tables -------------------------------------------------------------------------------------------------------
 
 
-def _find_in_tables(services: Services, stream: Stream, tp: TopicPartition, offset: int, found: dict[str, Any]) -> None:
+def _find_in_tables(
+    services: StagingServices, stream: Stream, tp: TopicPartition, offset: int, found: dict[str, Any]
+) -> None:
     tables = load_tables(services.catalog, stream)
     if tables is None:
         return

@@ -1,7 +1,7 @@
 """Verify that the archive of a stream is complete, and that the tables have each of its messages exactly once.
 
 `verify_stream` reads every backup object of a stream's generation and compares the tables with them. The result is a
-`Report` of figures and faults. Verification changes nothing.
+`VerifyReport` of figures and faults. Verification changes nothing.
 
 - `archive`: the chains; `gaps`: the accepted gaps in them.
 - `rows`: the main table and the quarantine; `files`: the files of a `files` sink.
@@ -9,16 +9,24 @@
 - `effects`: attaches the consequences of a missing object in tables to that fault.
 """
 
-from waybill.watch.verify.report import Effect, EffectKind, Fault, FaultKind, Figures, Listener, Report
 from waybill.watch.verify.stream import verify_stream
+from waybill.watch.verify.verify_report import (
+    EffectKind,
+    FaultEffect,
+    FaultKind,
+    Listener,
+    VerifyFault,
+    VerifyFigures,
+    VerifyReport,
+)
 
 __all__ = [
-    "Effect",
     "EffectKind",
-    "Fault",
+    "FaultEffect",
     "FaultKind",
-    "Figures",
     "Listener",
-    "Report",
+    "VerifyFault",
+    "VerifyFigures",
+    "VerifyReport",
     "verify_stream",
 ]

@@ -27,22 +27,10 @@ from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition
 from waybill.services.coordination import CommittedOffset
 from waybill.services.store import Store, StoredObject
-from waybill.watch.verify.report import Fault, FaultKind, Listener, Report
+from waybill.watch.verify.verify_report import FaultKind, Listener, VerifyFault, VerifyReport
 
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
-
-__all__ = [
-    "CheckedArchive",
-    "CheckedChain",
-    "CheckedObject",
-    "ReadCommitted",
-    "SoundObject",
-    "check_accepted_gaps",
-    "check_archive",
-    "read_offset_ranges",
-]
-
 
 _T = TypeVar("_T")
 
@@ -96,7 +84,7 @@ def check_archive(
     tps: Sequence[TopicPartition],
     read_committed: ReadCommitted,
     list_gaps: Callable[[], Sequence[Gap]],
-    report: Report,
+    report: VerifyReport,
     listener: Listener,
 ) -> CheckedArchive:
     """Read every object of the chains of `tps`, add figures, faults and notes to `report`, and return the chains.
@@ -137,7 +125,7 @@ def check_archive(
 
 
 def _for_each(
-    tps: Iterable[TopicPartition], work: Callable[[TopicPartition], _T], report: Report
+    tps: Iterable[TopicPartition], work: Callable[[TopicPartition], _T], report: VerifyReport
 ) -> dict[TopicPartition, _T]:
     """Return the result of each topic-partition. An exception that no code expects is a fault of its own alone.
 
@@ -209,7 +197,7 @@ class _ChainChecker:
         tp: TopicPartition,
         objects: Sequence[StoredObject],
         expected: _Expected,
-        report: Report,
+        report: VerifyReport,
     ) -> None:
         self._tp = tp
         self._objects = objects
@@ -327,7 +315,7 @@ class _ChainChecker:
         self._unknown_ranges.append((first, end))
 
     def _fault(self, kind: FaultKind, where: str, first: int | None, end: int | None, what: str) -> None:
-        self._report.add_fault(Fault(kind, where, self._tp, first, end, what))
+        self._report.add_fault(VerifyFault(kind, where, self._tp, first, end, what))
 
     def _note(self, text: str) -> None:
         self._report.notes.append(f"{self._tp}: {text}")
@@ -354,7 +342,7 @@ def check_accepted_gaps(
     end_offset: int | None,
     accepted: Iterable[Gap],
     prefix: str,
-    report: Report,
+    report: VerifyReport,
     *,
     missing: Iterable[tuple[int, int]] = (),
 ) -> list[tuple[int, int]]:
@@ -381,7 +369,7 @@ def check_accepted_gaps(
     for found in objects:
         if found.is_gap_marker and found.key not in explained:
             what = "the object is a gap marker, and no record shows that this gap was accepted"
-            report.add_fault(Fault(FaultKind.GAP, found.key, tp, found.first_offset, found.next_offset, what))
+            report.add_fault(VerifyFault(FaultKind.GAP, found.key, tp, found.first_offset, found.next_offset, what))
     return ranges
 
 
@@ -391,7 +379,7 @@ def _is_marker_of(found: SoundObject, gap: Gap) -> bool:
 
 
 def _check_gap_without_marker(
-    gap: Gap, objects: Sequence[SoundObject], end_offset: int | None, key: str, report: Report
+    gap: Gap, objects: Sequence[SoundObject], end_offset: int | None, key: str, report: VerifyReport
 ) -> None:
     """Add a note if ingest still has to create the gap's marker, and a fault if objects hold the gap's offsets."""
     within = [
@@ -400,12 +388,12 @@ def _check_gap_without_marker(
     for found in within:
         first, following = max(found.first_offset, gap.first_offset), min(found.next_offset, gap.next_offset)
         what = f"accepted as a gap, but archived in {found.key}: remove the record, and accept what is missing"
-        report.add_fault(Fault(FaultKind.GAP, key, gap.tp, first, following, what))
+        report.add_fault(VerifyFault(FaultKind.GAP, key, gap.tp, first, following, what))
     if not within and (end_offset is None or end_offset <= gap.first_offset):
         report.notes.append(f"{gap}: accepted; the next ingest creates its gap marker")
 
 
-def _check_truncation(gap: Gap, starts: Collection[int | None], key: str, report: Report) -> None:
+def _check_truncation(gap: Gap, starts: Collection[int | None], key: str, report: VerifyReport) -> None:
     """Check that an object starts where the chain goes on after an accepted truncation.
 
     The chain keeps the messages of the log before the truncation, and the next object starts at the gap's end.
@@ -415,4 +403,4 @@ def _check_truncation(gap: Gap, starts: Collection[int | None], key: str, report
         report.accepted.append(gap)
         return
     what = f"accepted as a truncation after which the chain goes on at {gap.next_offset}, but no object starts there"
-    report.add_fault(Fault(FaultKind.GAP, key, gap.tp, gap.first_offset, gap.next_offset, what))
+    report.add_fault(VerifyFault(FaultKind.GAP, key, gap.tp, gap.first_offset, gap.next_offset, what))

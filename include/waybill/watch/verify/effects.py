@@ -2,7 +2,7 @@
 
 When backup objects are missing or damaged, tables may still have rows of their offsets, and progress may have passed
 them. Nothing is wrong with these rows: the archive no longer backs them, and that is all one can say. Each such
-consequence becomes an `Effect` of the fault.
+consequence becomes an `FaultEffect` of the fault.
 
 Offsets at or beyond a table's progress are excluded. A row there is wrong whether or not an object is missing, so it
 remains a fault of its own.
@@ -19,19 +19,17 @@ from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition
 from waybill.tables.iceberg import Progress
 from waybill.watch.verify.offsets import LAST_OFFSET
-from waybill.watch.verify.report import Effect, EffectKind, Fault, FaultKind, Report
+from waybill.watch.verify.verify_report import EffectKind, FaultEffect, FaultKind, VerifyFault, VerifyReport
 
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
     Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-__all__ = ["AffectedRows", "check_progress"]
-
 _ARCHIVE_FAULTS = (FaultKind.MISSING, FaultKind.DAMAGED, FaultKind.UNEXPECTED)
 """Of a topic-partition whose check was ended by an unexpected exception, it is not known what the archive holds."""
 
 
-def check_progress(report: Report, progress: Progress, chain_ends: dict[TopicPartition, int], name: str) -> None:
+def check_progress(report: VerifyReport, progress: Progress, chain_ends: dict[TopicPartition, int], name: str) -> None:
     """Compare a table's progress with the chains, and attach it to the archive faults whose offsets it has passed.
 
     `chain_ends` has the end of each chain's last object. Progress beyond the end of a chain is a fault of its own only
@@ -47,10 +45,10 @@ def check_progress(report: Report, progress: Progress, chain_ends: dict[TopicPar
             ends.append(chain_ends[tp])
         if not ends:
             what = f"the table's progress is {offset}, and there is no chain"
-            report.add_fault(Fault(FaultKind.PROGRESS, name, tp, None, None, what))
+            report.add_fault(VerifyFault(FaultKind.PROGRESS, name, tp, None, None, what))
         elif offset > max(ends):
             what = f"the table's progress is {offset}, beyond the chain's end at {max(ends)}"
-            report.add_fault(Fault(FaultKind.PROGRESS, name, tp, max(ends), offset, what))
+            report.add_fault(VerifyFault(FaultKind.PROGRESS, name, tp, max(ends), offset, what))
 
 
 class AffectedRows:
@@ -59,9 +57,9 @@ class AffectedRows:
     The faults are those of the archive, and progress beyond a chain's end: create it after `check_progress`.
     """
 
-    def __init__(self, report: Report, progress: Progress) -> None:
-        self._ranges: dict[TopicPartition, list[tuple[int, int, Fault]]] = {}
-        self._rows: dict[int, tuple[Fault, Counter[str]]] = {}
+    def __init__(self, report: VerifyReport, progress: Progress) -> None:
+        self._ranges: dict[TopicPartition, list[tuple[int, int, VerifyFault]]] = {}
+        self._rows: dict[int, tuple[VerifyFault, Counter[str]]] = {}
         for fault in report.faults:
             if fault.tp is None or fault.kind not in (*_ARCHIVE_FAULTS, FaultKind.PROGRESS):
                 continue
@@ -98,22 +96,22 @@ class AffectedRows:
                 is_known = fault.kind is not FaultKind.UNEXPECTED
                 why = "which the archive no longer backs" if is_known else "which were not compared with the archive"
                 what = f"has {counted(rows, 'row')} of these offsets, {why}"
-                fault.affects.append(Effect(EffectKind.ROWS, table, rows, what))
+                fault.affects.append(FaultEffect(EffectKind.ROWS, table, rows, what))
 
-    def _add(self, fault: Fault, table: str, rows: int) -> None:
+    def _add(self, fault: VerifyFault, table: str, rows: int) -> None:
         if rows:
             self._rows.setdefault(id(fault), (fault, Counter()))[1][table] += rows
 
 
-def _progress_effect(fault: Fault, offset: int, name: str) -> Effect:
+def _progress_effect(fault: VerifyFault, offset: int, name: str) -> FaultEffect:
     extent = "these offsets" if offset >= _next(fault) or fault.next_offset is None else "some of these offsets"
-    return Effect(EffectKind.PROGRESS, name, None, f"has progress {offset}, which has passed {extent}")
+    return FaultEffect(EffectKind.PROGRESS, name, None, f"has progress {offset}, which has passed {extent}")
 
 
-def _first(fault: Fault) -> int:
+def _first(fault: VerifyFault) -> int:
     """Return where the range of a fault starts. A fault without a range concerns the whole topic-partition."""
     return 0 if fault.first_offset is None else fault.first_offset
 
 
-def _next(fault: Fault) -> int:
+def _next(fault: VerifyFault) -> int:
     return LAST_OFFSET if fault.next_offset is None else fault.next_offset

@@ -23,19 +23,17 @@ from waybill.base.errors import CorruptBatch, DamagedFile, DamagedObject, Object
 from waybill.config.models import Stream
 from waybill.config.models.enums import FileFormat
 from waybill.config.models.quantities import counted
-from waybill.config.names import Period, TopicPartition, period_of_key, success_key
+from waybill.config.names import SinkPeriod, TopicPartition, period_of_key, success_key
 from waybill.services.store import ListedObject, Store
 from waybill.services.store.objects import HashedBytes
 from waybill.tables.iceberg import translate_damage_errors
 from waybill.tables.iceberg.file_inventory import InventoryEntry, read_inventory
 from waybill.tables.partition.files_sink.hour_state import HourStatus, SuccessMarker, classify_hour
 from waybill.watch.verify.effects import AffectedRows
-from waybill.watch.verify.report import Fault, FaultKind, Report
+from waybill.watch.verify.verify_report import FaultKind, VerifyFault, VerifyReport
 
 if TYPE_CHECKING:
     Flags = np.ndarray[Any, np.dtype[np.bool_]]
-
-__all__ = ["UNREADABLE", "SinkFiles", "check_directories"]
 
 UNREADABLE = (FileNotFoundError, pa.ArrowInvalid, DamagedFile, ObjectMissing, CorruptBatch)
 """The errors of reading a file that is missing or damaged."""
@@ -121,7 +119,7 @@ class SinkFiles:
             counted_range.is_known &= not unknown[low:high].any()
             absent[low:high] = False
 
-    def check_counts(self, report: Report, affected: AffectedRows) -> None:
+    def check_counts(self, report: VerifyReport, affected: AffectedRows) -> None:
         """Count the messages in files without offsets, and compare the numbers with the chain.
 
         A range that an archive fault concerns, or one with an unreadable file, cannot be compared.
@@ -137,7 +135,7 @@ class SinkFiles:
             if all(is_readable for _, is_readable in counts):
                 _compare_counts(counted_range, total, report)
 
-    def _count(self, entry: InventoryEntry, report: Report) -> tuple[int, bool]:
+    def _count(self, entry: InventoryEntry, report: VerifyReport) -> tuple[int, bool]:
         """Return the number of messages in a text file, and whether it could be read to the end."""
         kind, key, number = self._stream.sink.format, _key(entry), 0
         try:
@@ -148,7 +146,7 @@ class SinkFiles:
                     number += len(values)
                 _check_hash(entry, hashed)
         except UNREADABLE as error:
-            report.add_fault(Fault(FaultKind.UNREADABLE, key, entry.tp, None, None, str(error)))
+            report.add_fault(VerifyFault(FaultKind.UNREADABLE, key, entry.tp, None, None, str(error)))
             return number, False
         return number, True
 
@@ -164,7 +162,7 @@ def _ranges_by_topic_partition(entries: Sequence[InventoryEntry]) -> dict[TopicP
     return by_tp
 
 
-def _compare_counts(counted_range: _CountedRange, total: int, report: Report) -> None:
+def _compare_counts(counted_range: _CountedRange, total: int, report: VerifyReport) -> None:
     difference = total - counted_range.expected
     if not difference:
         return
@@ -181,7 +179,7 @@ def _compare_counts(counted_range: _CountedRange, total: int, report: Report) ->
         f"the files of these offsets hold {counted(total, 'message')}, and the chain has "
         f"{counted_range.expected:,} that are not in quarantine"
     )
-    report.add_fault(Fault(kind, where, counted_range.tp, first, following, what))
+    report.add_fault(VerifyFault(kind, where, counted_range.tp, first, following, what))
 
 
 def _check_hash(entry: InventoryEntry, hashed: HashedBytes) -> None:
@@ -194,7 +192,7 @@ def _key(entry: InventoryEntry) -> str:
     return entry.path.split("/", 3)[3]
 
 
-def check_directories(store: Store, inventory: Table, stream: Stream, root: str, report: Report) -> None:
+def check_directories(store: Store, inventory: Table, stream: Stream, root: str, report: VerifyReport) -> None:
     """Check that each file of the inventory exists with its size, and that final hours hold no other objects."""
     suspects = [hour.period for hour in _inspect_hours(store, inventory, stream, root, None) if _is_wrong(hour)]
     if not suspects:
@@ -209,17 +207,17 @@ def check_directories(store: Store, inventory: Table, stream: Stream, root: str,
         if hour.is_marked:
             for key in hour.strays:
                 what = f"is in {hour.period}, which is final, and the file inventory does not list it"
-                report.add_fault(Fault(FaultKind.FOREIGN, key, None, None, None, what))
+                report.add_fault(VerifyFault(FaultKind.FOREIGN, key, None, None, None, what))
 
 
-def _add_missing_file(report: Report, key: str, tp: TopicPartition | None) -> None:
+def _add_missing_file(report: VerifyReport, key: str, tp: TopicPartition | None) -> None:
     """Add a fault for a file in place of the one that reading it has added, so that there is one fault for the file."""
     what = "is missing, or not of the size in the file inventory"
     same = [f for f in report.faults if f.kind is FaultKind.UNREADABLE and (f.where == key or key in f.what)]
     if same:
         what = f"{what}; reading it failed: {same[0].what}"
         report.faults = [fault for fault in report.faults if not any(fault is other for other in same)]
-    report.add_fault(Fault(FaultKind.UNREADABLE, key, tp, None, None, what))
+    report.add_fault(VerifyFault(FaultKind.UNREADABLE, key, tp, None, None, what))
 
 
 def _is_wrong(hour: HourStatus) -> bool:
@@ -227,14 +225,14 @@ def _is_wrong(hour: HourStatus) -> bool:
 
 
 def _inspect_hours(
-    store: Store, inventory: Table, stream: Stream, root: str, only: Sequence[Period] | None
+    store: Store, inventory: Table, stream: Stream, root: str, only: Sequence[SinkPeriod] | None
 ) -> Iterator[HourStatus]:
     """Yield the status of all hours, or of `only` some, from the inventory and a listing of their directories."""
-    entries: dict[Period, list[InventoryEntry]] = defaultdict(list)
+    entries: dict[SinkPeriod, list[InventoryEntry]] = defaultdict(list)
     for entry in read_inventory(inventory):
         entries[entry.period(by_hour=stream.by_hour)].append(entry)
     prefixes = [f"{root}/"] if only is None else [period.prefix(root) for period in only]
-    listed: dict[Period, list[ListedObject]] = {period: [] for period in (entries if only is None else only)}
+    listed: dict[SinkPeriod, list[ListedObject]] = {period: [] for period in (entries if only is None else only)}
     for found in (found for prefix in prefixes for found in store.list_objects(prefix)):
         period = period_of_key(root, found.key)
         if period is not None:
@@ -244,7 +242,7 @@ def _inspect_hours(
 
 
 def _compare_directory(
-    period: Period, entries: Sequence[InventoryEntry], objects: Sequence[ListedObject], root: str
+    period: SinkPeriod, entries: Sequence[InventoryEntry], objects: Sequence[ListedObject], root: str
 ) -> HourStatus:
     marker_key = success_key(root, period)
     # Readers ignore objects whose names begin with "_" or ".".

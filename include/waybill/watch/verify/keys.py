@@ -27,12 +27,10 @@ from waybill.tables.iceberg import DedupTables, read_sweep_position, read_sweep_
 from waybill.tables.iceberg.dedup import NO_HORIZON_MS
 from waybill.watch.verify.files import UNREADABLE
 from waybill.watch.verify.offsets import ALL_ROWS, offset_windows, read_columns, total_records, within
-from waybill.watch.verify.report import Fault, FaultKind, Listener, Report, first_line
+from waybill.watch.verify.verify_report import FaultKind, Listener, VerifyFault, VerifyReport, first_line
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
-
-__all__ = ["ROWS_IN_MEMORY", "check_keys"]
 
 ROWS_IN_MEMORY = 4 << 20
 """Keys that are compared at the same time: some 100 bytes each."""
@@ -47,7 +45,7 @@ def check_keys(
     tables: DedupTables,
     settings: Dedup,
     ranges: Mapping[TopicPartition, tuple[int, int]],
-    report: Report,
+    report: VerifyReport,
     listener: Listener,
     *,
     window_offsets: int,
@@ -68,7 +66,7 @@ def check_keys(
             unique.check_part(part, parts)
         _check_duplicates(tables, settings, ranges, report, listener, window_offsets)
     except _Unreadable as fault:
-        report.add_fault(Fault(FaultKind.UNREADABLE, fault.where, None, None, None, fault.what))
+        report.add_fault(VerifyFault(FaultKind.UNREADABLE, fault.where, None, None, None, fault.what))
         return
     report.keys_checked = True
 
@@ -96,7 +94,7 @@ def _check_duplicates(
     tables: DedupTables,
     settings: Dedup,
     ranges: Mapping[TopicPartition, tuple[int, int]],
-    report: Report,
+    report: VerifyReport,
     listener: Listener,
     window_offsets: int,
 ) -> None:
@@ -127,7 +125,7 @@ class _Rows:
 class _UniqueKeys:
     """Finds unique rows with the same key whose arrival times are closer than the window."""
 
-    def __init__(self, tables: DedupTables, settings: Dedup, report: Report, listener: Listener) -> None:
+    def __init__(self, tables: DedupTables, settings: Dedup, report: VerifyReport, listener: Listener) -> None:
         self._table = tables.unique
         self._key = settings.key
         self._secret = self._table.metadata.table_uuid.bytes
@@ -160,11 +158,11 @@ class _UniqueKeys:
                 f"{(arrived[after] - arrived[before]) / 1e6:,.3f} s before: that is within the window"
             )
             at = int(offset[after])
-            self._report.add_fault(Fault(FaultKind.REPEATED, self._name, tps[tp[after]], at, at + 1, what))
+            self._report.add_fault(VerifyFault(FaultKind.REPEATED, self._name, tps[tp[after]], at, at + 1, what))
         if len(places) > _MOST_FAULTS:
             more = counted(len(places) - _MOST_FAULTS, "more row")
             what = f"{more} with the same key as another row that arrived within the window"
-            self._report.add_fault(Fault(FaultKind.REPEATED, self._name, None, None, None, what))
+            self._report.add_fault(VerifyFault(FaultKind.REPEATED, self._name, None, None, None, what))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         columns = tuple(dict.fromkeys((*_ORIGIN, ARRIVED_AT, "message_id", *self._key)))
@@ -197,7 +195,7 @@ class _UniqueKeys:
 class _DuplicatesCheck:
     """Looks up the unique row that each duplicate names as the first one with its key."""
 
-    def __init__(self, tables: DedupTables, key: Sequence[str], report: Report) -> None:
+    def __init__(self, tables: DedupTables, key: Sequence[str], report: VerifyReport) -> None:
         self._unique, self._duplicates = tables.unique, tables.duplicates
         self._key = tuple(key)
         self._report = report
@@ -223,13 +221,13 @@ class _DuplicatesCheck:
                 found = f"that row arrived at {row[f'{ARRIVED_AT}_kept']}, not at {row['first_arrived_at']}"
             what = f"a duplicate names it as the first row with the key {row['key']} in the unique table, and {found}"
             at = row["first_offset"]
-            self._report.add_fault(Fault(FaultKind.LOST, self._name, tp, at, at + 1, what))
+            self._report.add_fault(VerifyFault(FaultKind.LOST, self._name, tp, at, at + 1, what))
         if wrong.num_rows > _MOST_FAULTS:
             more = counted(wrong.num_rows - _MOST_FAULTS, "more row")
             what = (
                 f"{more} that duplicates name, and that the unique table lacks or has with another key or arrival time"
             )
-            self._report.add_fault(Fault(FaultKind.LOST, self._name, None, None, None, what))
+            self._report.add_fault(VerifyFault(FaultKind.LOST, self._name, None, None, None, what))
 
     def _read_named_rows(self, first: int, following: int) -> pa.Table:
         """Return the rows that duplicates name, each once, with the key and arrival time that the duplicate has."""

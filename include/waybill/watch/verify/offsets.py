@@ -20,24 +20,10 @@ from pyiceberg.table.snapshots import Snapshot
 from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition
 from waybill.tables.iceberg import translate_damage_errors
-from waybill.watch.verify.report import Fault, FaultKind, Report
+from waybill.watch.verify.verify_report import FaultKind, VerifyFault, VerifyReport
 
 if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
-
-__all__ = [
-    "ALL_ROWS",
-    "LAST_OFFSET",
-    "MAX_FOREIGN_OFFSETS",
-    "by_topic_partition",
-    "list_faults",
-    "offset_windows",
-    "ranges_of",
-    "read_columns",
-    "read_offsets",
-    "total_records",
-    "within",
-]
 
 LAST_OFFSET = (1 << 63) - 1
 
@@ -173,7 +159,7 @@ def by_topic_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, 
 
 
 def list_faults(
-    report: Report,
+    report: VerifyReport,
     kind: FaultKind,
     where: str,
     tp: TopicPartition,
@@ -188,9 +174,9 @@ def list_faults(
     """
     ranges = list(ranges_of(int(offset) for offset in offsets))
     for first, following in ranges[:MAX_FAULTS]:
-        report.add_fault(Fault(kind, f"{where}{origin(first)}", tp, first, following, what))
+        report.add_fault(VerifyFault(kind, f"{where}{origin(first)}", tp, first, following, what))
     if len(ranges) > MAX_FAULTS:
         more = ranges[MAX_FAULTS:]
         offset_count = sum(following - first for first, following in more)
         rest = f"{what}; {counted(len(more), 'more such range')} with {counted(offset_count, 'offset')} in between"
-        report.add_fault(Fault(kind, where, tp, more[0][0], more[-1][1], rest))
+        report.add_fault(VerifyFault(kind, where, tp, more[0][0], more[-1][1], rest))

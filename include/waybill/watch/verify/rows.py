@@ -23,7 +23,7 @@ from waybill.config.names import TopicPartition
 from waybill.services.store import Store
 from waybill.tables.backfill.between import HalfMoved
 from waybill.tables.iceberg import Progress, StreamTables
-from waybill.tables.quarantine.offset_sets import Offsets
+from waybill.tables.quarantine.offset_sets import OffsetSet
 from waybill.watch.verify.archive import CheckedArchive, CheckedChain, CheckedObject, read_offset_ranges
 from waybill.watch.verify.effects import AffectedRows, check_progress
 from waybill.watch.verify.files import UNREADABLE, SinkFiles
@@ -35,13 +35,11 @@ from waybill.watch.verify.offsets import (
     read_offsets,
     total_records,
 )
-from waybill.watch.verify.report import Fault, FaultKind, Listener, Report, first_line
+from waybill.watch.verify.verify_report import FaultKind, Listener, VerifyFault, VerifyReport, first_line
 
 if TYPE_CHECKING:
     Counts = np.ndarray[Any, np.dtype[np.uint8]]
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
-
-__all__ = ["WINDOW_OFFSETS", "check_rows", "row_ranges"]
 
 WINDOW_OFFSETS = 32 << 20
 """Offsets that are counted at the same time: two bytes each."""
@@ -72,8 +70,8 @@ def check_rows(
     archive: CheckedArchive,
     tables: StreamTables,
     progress: Progress,
-    moved: Offsets,
-    report: Report,
+    moved: OffsetSet,
+    report: VerifyReport,
     listener: Listener,
     *,
     files: SinkFiles | None = None,
@@ -133,8 +131,8 @@ class _RowChecker:
         archive: CheckedArchive,
         tables: StreamTables,
         progress: Progress,
-        moved: Offsets,
-        report: Report,
+        moved: OffsetSet,
+        report: VerifyReport,
         listener: Listener,
         files: SinkFiles | None,
         affected: AffectedRows,
@@ -201,7 +199,7 @@ class _RowChecker:
                 self._listener.advance(batch.num_rows)
         except UNREADABLE as error:
             # Other errors, such as an unreachable S3, are no fault of the table and end the verification.
-            self._report.add_fault(Fault(FaultKind.UNREADABLE, name, None, None, None, first_line(error)))
+            self._report.add_fault(VerifyFault(FaultKind.UNREADABLE, name, None, None, None, first_line(error)))
             return False
         return True
 

@@ -15,12 +15,10 @@ from waybill.records.shards.checkpoint import Checkpoint
 from waybill.records.shards.slot_map import SlotMap
 from waybill.services.store import Store
 from waybill.watch.verify.archive import CheckedArchive, CheckedChain
-from waybill.watch.verify.report import Fault, FaultKind, Report
-
-__all__ = ["check_shards"]
+from waybill.watch.verify.verify_report import FaultKind, VerifyFault, VerifyReport
 
 
-def check_shards(store: Store, generation: int, archive: CheckedArchive, report: Report) -> None:
+def check_shards(store: Store, generation: int, archive: CheckedArchive, report: VerifyReport) -> None:
     """Add faults of the shards of all Kinesis streams in a checked archive.
 
     Run it after the archive was read: a shard whose records are archived has its slot in the slot map by then.
@@ -38,7 +36,7 @@ def check_shards(store: Store, generation: int, archive: CheckedArchive, report:
             report.add_unexpected(f"the check of the shards of {topic}", error)
 
 
-def _check_topic(store: Store, generation: int, topic: str, chains: list[CheckedChain], report: Report) -> None:
+def _check_topic(store: Store, generation: int, topic: str, chains: list[CheckedChain], report: VerifyReport) -> None:
     origin = find_stream_origin(store, topic, generation)
     if origin is None:
         report.add_fault(_fault(chains[0].tp, "the slot map", "its origin is missing in S3"))
@@ -49,7 +47,7 @@ def _check_topic(store: Store, generation: int, topic: str, chains: list[Checked
     _check_lineage(topic, slot_map, last, report)
 
 
-def _check_chain(chain: CheckedChain, slot_map: SlotMap, report: Report) -> Checkpoint:
+def _check_chain(chain: CheckedChain, slot_map: SlotMap, report: VerifyReport) -> Checkpoint:
     """Check that the objects of a slot cover each shard without a break. Return the last checkpoint."""
     tp, last = chain.tp, Checkpoint()
     archived_to: dict[str, str] = {}
@@ -80,7 +78,7 @@ def _check_chain(chain: CheckedChain, slot_map: SlotMap, report: Report) -> Chec
     return last
 
 
-def _check_lineage(topic: str, slot_map: SlotMap, last: Mapping[int, Checkpoint], report: Report) -> None:
+def _check_lineage(topic: str, slot_map: SlotMap, last: Mapping[int, Checkpoint], report: VerifyReport) -> None:
     """Check that the parents of each shard that was read have ended."""
     for slot, checkpoint in sorted(last.items()):
         for shard_id in sorted(checkpoint.positions):
@@ -93,5 +91,5 @@ def _check_lineage(topic: str, slot_map: SlotMap, last: Mapping[int, Checkpoint]
                     report.add_fault(_fault(TopicPartition(topic, slot), "the slot map", what))
 
 
-def _fault(tp: TopicPartition, where: str, what: str, first_offset: int | None = None) -> Fault:
-    return Fault(FaultKind.SHARD, where, tp, first_offset, None, what)
+def _fault(tp: TopicPartition, where: str, what: str, first_offset: int | None = None) -> VerifyFault:
+    return VerifyFault(FaultKind.SHARD, where, tp, first_offset, None, what)

@@ -31,17 +31,15 @@ from waybill.tables.iceberg import (
     load_tables,
     read_progress,
 )
-from waybill.tables.quarantine.offset_sets import Offsets
+from waybill.tables.quarantine.offset_sets import OffsetSet
 from waybill.tables.quarantine.view import moved_offsets
 from waybill.watch.verify.archive import ReadCommitted, check_archive
 from waybill.watch.verify.files import SinkFiles, check_directories
 from waybill.watch.verify.keys import check_keys
-from waybill.watch.verify.report import Fault, FaultKind, Listener, Report, first_line
 from waybill.watch.verify.rows import WINDOW_OFFSETS, check_rows, row_ranges
 from waybill.watch.verify.shards import check_shards
 from waybill.watch.verify.unique import check_unique
-
-__all__ = ["verify_stream"]
+from waybill.watch.verify.verify_report import FaultKind, Listener, VerifyFault, VerifyReport, first_line
 
 
 def verify_stream(
@@ -55,7 +53,7 @@ def verify_stream(
     listener: Listener,
     keys: bool = False,
     window_offsets: int = WINDOW_OFFSETS,
-) -> Report:
+) -> VerifyReport:
     """Read the archive of a stream's generation, and compare its tables with it if there is a `catalog`.
 
     With `keys`, also check that dedup has found every duplicate and nothing else.
@@ -67,7 +65,7 @@ def verify_stream(
     Faults are in the report. Raises `StoreUnavailable`, `CoordinationUnavailable` or `CatalogUnavailable` when a
     service does not answer. Then there is no result.
     """
-    report = Report(name, stream.generation)
+    report = VerifyReport(name, stream.generation)
     if keys and (catalog is None or stream.dedup is None):
         why = "the tables are not checked" if catalog is None else "the stream has no section `dedup`"
         report.notes.append(f"no keys were checked: {why}")
@@ -107,8 +105,8 @@ def verify_stream(
 
 
 def _load_tables(
-    catalog: Catalog, store: Store, stream: Stream, report: Report
-) -> tuple[StreamTables, Progress, Offsets] | None:
+    catalog: Catalog, store: Store, stream: Stream, report: VerifyReport
+) -> tuple[StreamTables, Progress, OffsetSet] | None:
     """Return the tables, their progress, and the offsets of quarantine rows that retries have moved.
 
     Returns None, and adds the reason to the report, if the tables cannot be checked.
@@ -123,20 +121,20 @@ def _load_tables(
         progress = read_progress(tables.main.metadata, name)
         return tables, progress, moved_offsets(store, report.stream, stream, tables)
     except FileNotFoundError as error:
-        report.add_fault(Fault(FaultKind.UNREADABLE, name, None, None, None, first_line(error)))
+        report.add_fault(VerifyFault(FaultKind.UNREADABLE, name, None, None, None, first_line(error)))
     except (BackfillUnderWay, ProgressLost, PlanUnusable, DocumentDamaged, DocumentTooNew) as error:
-        report.add_fault(Fault(FaultKind.PROGRESS, name, None, None, None, str(error)))
+        report.add_fault(VerifyFault(FaultKind.PROGRESS, name, None, None, None, str(error)))
     return None
 
 
-def _load_dedup_tables(catalog: Catalog, stream: Stream, report: Report) -> DedupTables | None:
+def _load_dedup_tables(catalog: Catalog, stream: Stream, report: VerifyReport) -> DedupTables | None:
     """Return the tables that dedup sweeps fill. Returns None, and adds the reason to the report, if there are none."""
     try:
         with _translate_read_errors():
             found = load_dedup_tables(catalog, stream)
     except FileNotFoundError as error:
         name = names.unique_table_name(stream.table)
-        report.add_fault(Fault(FaultKind.UNREADABLE, name, None, None, None, first_line(error)))
+        report.add_fault(VerifyFault(FaultKind.UNREADABLE, name, None, None, None, first_line(error)))
         return None
     if found is None:
         report.notes.append("there was no dedup sweep yet")

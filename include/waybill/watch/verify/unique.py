@@ -50,13 +50,11 @@ from waybill.watch.verify.offsets import (
     read_offsets,
     total_records,
 )
-from waybill.watch.verify.report import Fault, FaultKind, Listener, Report, first_line
+from waybill.watch.verify.verify_report import FaultKind, Listener, VerifyFault, VerifyReport, first_line
 
 if TYPE_CHECKING:
     Counts = np.ndarray[Any, np.dtype[np.uint8]]
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
-
-__all__ = ["SweptRows", "check_unique", "find_swept_rows"]
 
 _MAX_COUNT = 255
 
@@ -79,7 +77,7 @@ class SweptRows:
 
 
 @dataclass(slots=True)
-class _Window:
+class _OffsetWindow:
     """Offsets of one topic-partition from `first_offset` on, with the number of rows of each, at most `_MAX_COUNT`."""
 
     first_offset: int
@@ -95,7 +93,7 @@ def check_unique(
     main: Table,
     tables: DedupTables,
     ranges: Mapping[TopicPartition, tuple[int, int]],
-    report: Report,
+    report: VerifyReport,
     listener: Listener,
     *,
     window_offsets: int,
@@ -124,7 +122,7 @@ def check_unique(
         source = find_swept_rows(main, swept)
     except (ProgressLost, SweepHistoryLost) as error:
         where = ".".join(tables.unique.name())
-        report.add_fault(Fault(FaultKind.PROGRESS, where, None, None, None, str(error)))
+        report.add_fault(VerifyFault(FaultKind.PROGRESS, where, None, None, None, str(error)))
         return
     is_ahead = ahead is not None and ahead.sequence > swept.sequence
     affected = AffectedRows(report, progress)
@@ -188,7 +186,7 @@ class _Checker:
         source: SweptRows,
         tables: DedupTables,
         beginning: FirstSweepStart | None,
-        report: Report,
+        report: VerifyReport,
         listener: Listener,
         affected: AffectedRows,
         *,
@@ -219,7 +217,7 @@ class _Checker:
             start, size = max(low, first), min(high, following) - max(low, first)
             if size > 0:
                 complete_from = min(max(self._left_out_before(tp) - start, 0), size)
-                windows[tp] = _Window(start, np.zeros(size, np.uint8), np.zeros(size, np.uint8), complete_from)
+                windows[tp] = _OffsetWindow(start, np.zeros(size, np.uint8), np.zeros(size, np.uint8), complete_from)
         swept = self._count(self._source, first, following, windows)
         kept = [self._count(table, first, following, windows) for table in (self._unique, self._duplicates)]
         for tp, window in windows.items():
@@ -238,7 +236,7 @@ class _Checker:
         return 0 if self._beginning is None else self._beginning.progress.get(tp, 0)
 
     def _count(
-        self, source: SweptRows | None, first: int, following: int, windows: Mapping[TopicPartition, _Window]
+        self, source: SweptRows | None, first: int, following: int, windows: Mapping[TopicPartition, _OffsetWindow]
     ) -> bool:
         """Count a table's rows in a window, and return whether all its files could be read."""
         if source is None:
@@ -250,11 +248,11 @@ class _Checker:
                 self._listener.advance(batch.num_rows)
         except UNREADABLE as error:
             # Other errors, such as an unreachable S3, are no fault of the table and end the verification.
-            self._report.add_fault(Fault(FaultKind.UNREADABLE, source.name, None, None, None, first_line(error)))
+            self._report.add_fault(VerifyFault(FaultKind.UNREADABLE, source.name, None, None, None, first_line(error)))
             return False
         return True
 
-    def _add(self, source: SweptRows, tp: TopicPartition, offsets: Int64s, window: _Window | None) -> None:
+    def _add(self, source: SweptRows, tp: TopicPartition, offsets: Int64s, window: _OffsetWindow | None) -> None:
         inside = np.zeros(len(offsets), bool)
         if window is not None:
             inside = (offsets >= window.first_offset) & (offsets < window.first_offset + len(window.swept))
@@ -303,9 +301,9 @@ class _Checker:
                 f"{counted(missing, 'row')} from before the first sweep's start are in neither table, but it left out "
                 f"only {beginning.rows:,}: {lost:,} too many"
             )
-            report.add_fault(Fault(FaultKind.LOST, self._both, None, None, None, what))
+            report.add_fault(VerifyFault(FaultKind.LOST, self._both, None, None, None, what))
 
-    def _compare(self, tp: TopicPartition, window: _Window, *, swept_is_known: bool, kept_is_known: bool) -> None:
+    def _compare(self, tp: TopicPartition, window: _OffsetWindow, *, swept_is_known: bool, kept_is_known: bool) -> None:
         """Compare the counts of a window. A row that was not counted may be in a file that could not be read."""
         swept, kept = window.swept, window.kept
         if kept_is_known:

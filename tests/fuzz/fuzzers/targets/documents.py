@@ -15,20 +15,20 @@ from fuzzers.mutation import Mutator
 from waybill.archive.chain.chain import ChainStart
 from waybill.archive.chain.gaps import Gap, GapKind
 from waybill.archive.chain.topic_settings import TopicSettings
-from waybill.archive.restore.plan import Plan as RestorePlan
+from waybill.archive.restore.restore_plan import RestorePlan as RestorePlan
 from waybill.base.errors import DocumentDamaged, DocumentTooNew
 from waybill.config.names import TopicPartition
 from waybill.replay.republish.records import Abandoned, Republished
 from waybill.replay.requests.request import Requested
 from waybill.services.coordination.nodes import CommittedOffset, Stop
-from waybill.tables.audit.decisions import Decision
+from waybill.tables.audit.decisions import HoldDecision
 from waybill.tables.audit.results import Audit
-from waybill.tables.backfill.request import Request
-from waybill.tables.dedup.plan import SweepPlan
-from waybill.tables.partition.plan import Plan
+from waybill.tables.backfill.request import BackfillRequest
+from waybill.tables.dedup.sweep_plan import SweepPlan
+from waybill.tables.partition.partition_plan import Plan
 from waybill.watch.promises.kafka_figures import KafkaMemory
 from waybill.watch.promises.samples import Samples
-from waybill.watch.promises.status import Status
+from waybill.watch.promises.status import WatchStatus
 from waybill.watch.promises.volumes import Volumes
 
 _TP = TopicPartition("orders", 1)
@@ -41,11 +41,11 @@ _READERS: dict[str, Callable[[bytes], object]] = {
     "start": lambda data: ChainStart.from_json(data, _KEY),
     "committed": lambda data: CommittedOffset.from_document(data, 1, _KEY),
     "stop": lambda data: Stop.from_document(_TP, data, _KEY),
-    "decision": lambda data: Decision.from_json(_KEY, data),
+    "decision": lambda data: HoldDecision.from_json(_KEY, data),
     "audit": lambda data: Audit.from_json(_KEY, data),
     "plan": lambda data: Plan.from_json(_KEY, data),
     "sweep": lambda data: SweepPlan.from_json(_KEY, data),
-    "backfill": lambda data: Request.from_json(_KEY, data),
+    "backfill": lambda data: BackfillRequest.from_json(_KEY, data),
     "restore": lambda data: RestorePlan.from_json(_KEY, data),
     "abandoned": lambda data: Abandoned.from_json(data, _KEY),
     "republished": lambda data: Republished.from_json(data, _KEY),
@@ -53,7 +53,7 @@ _READERS: dict[str, Callable[[bytes], object]] = {
     "samples": lambda data: Samples.parse(gzip.compress(data, 1)),
     "volumes": lambda data: Volumes.parse(gzip.compress(data, 1)),
     "kafka": lambda data: KafkaMemory.parse(gzip.compress(data, 1)),
-    "status": lambda data: Status.parse(gzip.compress(data, 1), _KEY),
+    "status": lambda data: WatchStatus.parse(gzip.compress(data, 1), _KEY),
 }
 """The readers by a name. Those of the watch's own figures document no error: the watch begins to count again."""
 _NAMES = list(_READERS)

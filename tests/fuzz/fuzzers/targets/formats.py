@@ -18,8 +18,9 @@ from waybill.archive.formats.sequencefile import SequenceFileWriter, read_header
 from waybill.archive.formats.text import read_values
 from waybill.base.errors import DamagedObject, DocumentTooNew
 from waybill.config.models.enums import Compression, SequenceFileKey
-from waybill.records.batches.decode import MESSAGE_SCHEMA, decode
+from waybill.records.batches.decode import decode
 from waybill.records.batches.encode import Record, encode_batch
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA
 
 _WHERE = "fuzz"
 _SYNC = bytes(range(16))

@@ -14,7 +14,7 @@ from waybill.records.batches.encode import to_records
 from waybill.records.shards.lineage import Shard
 from waybill.services.kinesis.aggregates import MAGIC, DamagedAggregate, unpack
 from waybill.services.kinesis.answers import RawRecord, UnreadableAnswer, parse_records
-from waybill.services.kinesis.messages import Header, encode_records
+from waybill.services.kinesis.messages import KinesisHeader, encode_records
 
 SHARD = Shard("shardId-000000000000", 0, (1 << 128) - 1, "0")
 
@@ -210,10 +210,10 @@ def _check_messages(inputs: Sequence[bytes], counts: Sequence[int]) -> None:
         for _ in range(count):
             message = next(messages)
             headers = dict(message.headers)
-            assert headers[Header.SEQUENCE_NUMBER] == b"%d" % number
-            if Header.DAMAGED_AGGREGATE in headers:
+            assert headers[KinesisHeader.SEQUENCE_NUMBER] == b"%d" % number
+            if KinesisHeader.DAMAGED_AGGREGATE in headers:
                 assert message.value == data
-                assert len(headers[Header.DAMAGED_AGGREGATE] or b"") < 1_000
+                assert len(headers[KinesisHeader.DAMAGED_AGGREGATE] or b"") < 1_000
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from waybill.config.models import Columns, ParserConfig
 from waybill.parsers import Parsed, Parser
 from waybill.parsers.protocol import EVENT_TIME_TYPE, Reason
 from waybill.parsers.timestamps import MAX_MICROSECONDS, MIN_MICROSECONDS
-from waybill.records.batches.decode import MESSAGE_SCHEMA
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA
 
 MAX_REASON_BYTES = 2_000
 """No reason for quarantine may be longer, whatever the message holds."""

@@ -17,7 +17,7 @@ from waybill.archive.chain.checkpoint_batch import SlotState, checkpoint_batch, 
 from waybill.base.errors import CorruptBatch, DocumentTooNew
 from waybill.records.batches import Codec, read_header
 from waybill.records.batches.compression import compress
-from waybill.records.batches.decode import MESSAGE_SCHEMA, decode, decode_offsets
+from waybill.records.batches.decode import decode, decode_offsets
 from waybill.records.batches.encode import Record, control_batch, encode_batch, to_records
 from waybill.records.batches.framing import (
     HEADER_BYTES,
@@ -32,6 +32,7 @@ from waybill.records.batches.framing import (
     pack_batch,
     read_frames,
 )
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA
 from waybill.records.shards.checkpoint import Checkpoint
 
 _WHERE = "fuzz"

@@ -17,8 +17,9 @@ from record_strategies import record_lists
 
 from waybill.archive.chain.object_index import INDEX_SCHEMA, ObjectFigures, ObjectIndex, ObjectIndexWriter
 from waybill.base.errors import DamagedObject, DocumentTooNew
-from waybill.records.batches.decode import MESSAGE_SCHEMA, decode
+from waybill.records.batches.decode import decode
 from waybill.records.batches.encode import Record, encode_batch
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA
 
 FIGURES = ObjectFigures(
     first_offset=5,

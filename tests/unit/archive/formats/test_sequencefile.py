@@ -20,8 +20,9 @@ from record_strategies import record_lists
 from waybill.archive.formats.sequencefile import SequenceFileWriter, read_header, read_messages
 from waybill.base.errors import DamagedObject
 from waybill.config.models.enums import Compression, SequenceFileKey
-from waybill.records.batches.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US, decode
+from waybill.records.batches.decode import decode
 from waybill.records.batches.encode import Record, encode_batch, to_records
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 
 KEYS, COMPRESSIONS = st.sampled_from(SequenceFileKey), st.sampled_from(Compression)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from waybill.archive.ingest import Clock, Lane, LaneShare, Outcome, TopicPartitionReport, drain_lane
 from waybill.archive.ingest import lane as lane_module
-from waybill.archive.ingest.plan import _assign_to_lanes, _find_overdue, _order
+from waybill.archive.ingest.lane_plan import _assign_to_lanes, _find_overdue, _order
 from waybill.archive.ingest.target import ArchiveTarget
 from waybill.base.errors import KafkaUnavailable
 from waybill.config.models import Config

@@ -10,8 +10,8 @@ import pytest
 from waybill.archive.ingest import Clock, Outcome, TopicPartitionReport, protocol
 from waybill.archive.ingest import lane as lane_module
 from waybill.archive.ingest.groups import _failures
-from waybill.archive.ingest.plan import Lane, LaneShare
-from waybill.archive.ingest.report import ReportDraft, merge_reports
+from waybill.archive.ingest.lane_plan import Lane, LaneShare
+from waybill.archive.ingest.lane_report import ReportDraft, merge_reports
 from waybill.archive.ingest.services import Sources
 from waybill.base.errors import CoordinationUnavailable, IngestStopped, StoreUnavailable, UnexpectedFailure
 from waybill.config.models import Config

@@ -12,7 +12,7 @@ from typing import Any, cast
 from kafka import errors as kafka_errors
 
 from waybill.archive.chain.topic_settings import TopicSettings, record_topic_settings
-from waybill.archive.restore import Request
+from waybill.archive.restore import RestoreRequest
 from waybill.base.errors import ObjectExists, ObjectMissing
 from waybill.config.models import Config
 from waybill.config.names import BackupName, TopicPartition
@@ -307,5 +307,5 @@ def config() -> Config:
     )
 
 
-def request(**options: Any) -> Request:
-    return Request(stream="flights", connection="kafka_dr", **options)
+def request(**options: Any) -> RestoreRequest:
+    return RestoreRequest(stream="flights", connection="kafka_dr", **options)

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from waybill.archive.restore import PartitionPlan, Plan
+from waybill.archive.restore import PartitionPlan, RestorePlan
 from waybill.base.errors import DocumentDamaged, DocumentTooNew
 from waybill.records.batches.produced import Producer
 
-PLAN = Plan(
+PLAN = RestorePlan(
     id="20261122_7f3a",
     stream="flights",
     generation=2,
@@ -30,21 +30,21 @@ PLAN = Plan(
 
 
 def test_plan_is_the_same_after_it_was_stored() -> None:
-    assert Plan.from_json("key", PLAN.to_json()) == PLAN
+    assert RestorePlan.from_json("key", PLAN.to_json()) == PLAN
 
 
 def test_plan_of_an_earlier_waybill_is_read() -> None:
     fields = json.loads(PLAN.to_json())
     del fields["warnings"]
-    earlier = Plan.from_json("key", json.dumps({**fields, "v": 1}).encode())
+    earlier = RestorePlan.from_json("key", json.dumps({**fields, "v": 1}).encode())
     assert earlier == replace(PLAN, warnings=())
 
 
 def test_plan_of_a_newer_waybill_and_a_damaged_one_are_refused() -> None:
     with pytest.raises(DocumentTooNew):
-        Plan.from_json("key", PLAN.to_json().replace(b'{"v":2', b'{"v":3'))
+        RestorePlan.from_json("key", PLAN.to_json().replace(b'{"v":2', b'{"v":3'))
     with pytest.raises(DocumentDamaged, match="key is not a valid plan"):
-        Plan.from_json("key", b'{"v": 1, "id": "x"}')
+        RestorePlan.from_json("key", b'{"v": 1, "id": "x"}')
 
 
 def test_sequence_number_is_the_position_and_begins_again_after_the_largest() -> None:

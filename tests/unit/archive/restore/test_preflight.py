@@ -12,7 +12,7 @@ from waybill.archive.restore.figures import measure
 from waybill.archive.restore.preflight import Findings, examine
 from waybill.archive.restore.request import SourceRange, find_ranges
 from waybill.records.batches.framing import Codec
-from waybill.services.kafka.target import KafkaTarget
+from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store
 
 NOW_MS = 1_764_000_000_000
@@ -35,7 +35,7 @@ def ranges_of(store: MemoryStore, **options: Any) -> list[SourceRange]:
 
 def preflight(store: MemoryStore, target: FakeTarget, **options: Any) -> Findings:
     return examine(
-        config(), cast("Store", store), cast("KafkaTarget", target), request(**options), ranges_of(store), NOW
+        config(), cast("Store", store), cast("TargetCluster", target), request(**options), ranges_of(store), NOW
     )
 
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from restore_models import HOUR_MS, TOPIC, TP, FakeTarget, MemoryStore, batch, config, request
 
-from waybill.archive.restore import PartitionResult, Plan, begin_restore, run_restore, service
+from waybill.archive.restore import PartitionResult, RestorePlan, begin_restore, run_restore, service
 from waybill.archive.restore.refusal import explain
-from waybill.archive.restore.request import Request
+from waybill.archive.restore.request import RestoreRequest
 from waybill.config.models import Config
 from waybill.records.batches.framing import Codec
 from waybill.services.kafka.target import Operation
@@ -27,14 +27,16 @@ class Scene:
         self.store, self.target = MemoryStore(), FakeTarget(NOW_MS)
         monkeypatch.setattr(service.Store, "of", lambda *_: cast("Store", self.store))
         monkeypatch.setattr(service, "_open_target", lambda *_: self.target)
-        monkeypatch.setattr("waybill.archive.restore.run.explain", partial(explain, clock=lambda: NOW_MS / 1000))
+        monkeypatch.setattr(
+            "waybill.archive.restore.restore_run.explain", partial(explain, clock=lambda: NOW_MS / 1000)
+        )
         self.config: Config = config()
 
-    def begin(self, **options: Any) -> Plan:
-        wanted: Request = request(**options)
+    def begin(self, **options: Any) -> RestorePlan:
+        wanted: RestoreRequest = request(**options)
         return begin_restore(self.config, wanted, by="ann", reason="test")
 
-    def run(self, plan: Plan) -> PartitionResult:
+    def run(self, plan: RestorePlan) -> PartitionResult:
         [result] = run_restore(self.config, plan.id)
         return result
 
@@ -44,7 +46,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(monkeypatch)
 
 
-def without_preflight(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Plan:
+def without_preflight(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> RestorePlan:
     """Plan as if the preflight's estimate had missed everything."""
     with monkeypatch.context() as patched:
         patched.setattr("waybill.archive.restore.preflight.check_topic", lambda *_: iter(()))

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from waybill.archive.restore import Request
+from waybill.archive.restore import RestoreRequest
 from waybill.base.errors import RestoreRefused
 from waybill.config.names import TopicPartition
 
 
-def parse(**options: Any) -> Request:
-    return Request.parse("flights", "kafka_dr", **options)
+def parse(**options: Any) -> RestoreRequest:
+    return RestoreRequest.parse("flights", "kafka_dr", **options)
 
 
 def test_options_become_a_request() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from airflow.sdk.observability import stats
 
-from waybill.archive.ingest.report import (
+from waybill.archive.ingest.lane_report import (
     ArchivedObject,
     Failure,
     LaneReport,

@@ -25,15 +25,15 @@ from waybill.interfaces.airflow.groups import (
 from waybill.interfaces.airflow.run_params import streams_param
 from waybill.interfaces.airflow.spark_submit import SubmitGroup, is_retry
 from waybill.services.store import Store
-from waybill.tables.spark.group_results import ResultsRecorder, StreamResult, StreamStatus
+from waybill.tables.spark.group_results import ResultsRecorder, StreamOutcome, StreamResult
 
 CONFIG = config_of(
     a={}, b={"partition": {"group": "large"}}, c={"partition": {"group": "own"}}, d={"partition": {"group": "large"}}
 )
-DONE = StreamResult("a", StreamStatus.DONE, committed=True, rows=5, lines=("partitioned a: 5 rows",))
-NOTHING = StreamResult("b", StreamStatus.NOTHING_NEW)
-ALERT = StreamResult("c", StreamStatus.DONE, committed=True, alerts=("c: half went to quarantine",))
-FAILED = StreamResult("d", StreamStatus.FAILED, error="ParserBroken", message="parser x raised")
+DONE = StreamResult("a", StreamOutcome.DONE, committed=True, rows=5, lines=("partitioned a: 5 rows",))
+NOTHING = StreamResult("b", StreamOutcome.NOTHING_NEW)
+ALERT = StreamResult("c", StreamOutcome.DONE, committed=True, alerts=("c: half went to quarantine",))
+FAILED = StreamResult("d", StreamOutcome.FAILED, error="ParserBroken", message="parser x raised")
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_streams_that_did_something_or_failed_have_tasks_and_update_their_tables
 
 
 def test_a_run_without_a_commit_updates_no_asset(store: StoreInMemory) -> None:
-    record(store, NOTHING, FAILED, StreamResult("a", StreamStatus.NOTHING_NEW), StreamResult("c", StreamStatus.DONE))
+    record(store, NOTHING, FAILED, StreamResult("a", StreamOutcome.NOTHING_NEW), StreamResult("c", StreamOutcome.DONE))
     report = read_group_report(CONFIG, Stage.PARTITION, "default", "r1")
     assert report.assets == []
     assert [task["asset"] for task in report.tasks] == [None, None]
@@ -164,6 +164,6 @@ def test_only_the_default_groups_dag_has_the_plain_name() -> None:
 
 
 def test_results_of_a_stream_that_left_the_config_update_nothing(store: StoreInMemory) -> None:
-    record(store, StreamResult("gone", StreamStatus.DONE, committed=True))
+    record(store, StreamResult("gone", StreamOutcome.DONE, committed=True))
     report: Any = read_group_report(cast("Config", CONFIG), Stage.PARTITION, "default", "r1")
     assert (report.tasks[0]["asset"], report.assets) == (None, [])

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from waybill.archive.ingest.groups import report_run
-from waybill.archive.ingest.plan import IngestPlan, Lane, StreamProblem
-from waybill.archive.ingest.report import (
+from waybill.archive.ingest.lane_plan import IngestPlan, Lane, StreamProblem
+from waybill.archive.ingest.lane_report import (
     ArchivedObject,
     Failure,
     LaneReport,

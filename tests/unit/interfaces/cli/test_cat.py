@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from waybill.interfaces.cli.objects import message_documents
-from waybill.records.batches.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 
 
 def document_of(**columns: object) -> dict[str, object]:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from waybill.interfaces.cli.dedup import print_status
-from waybill.tables.dedup.plan import epoch_ms
-from waybill.tables.dedup.status import Backlog, DedupStatus, DuplicateCount, IndexFigures, Window
+from waybill.tables.dedup.status import Backlog, DedupStatus, DedupWindow, DuplicateCount, KeyIndexFigures
+from waybill.tables.dedup.sweep_plan import epoch_ms
 from waybill.tables.iceberg import FirstSweepStart
 
 DAY_MS = 86_400_000
@@ -24,10 +24,12 @@ STATUS = DedupStatus(
     behind=Backlog(0, 0),
     rows=9_940,
     duplicates=60,
-    window=Window(28 * DAY_MS, 28 * DAY_MS, DAY_MS),
+    window=DedupWindow(28 * DAY_MS, 28 * DAY_MS, DAY_MS),
     horizon=NOON - timedelta(days=28),
     newest=NOON,
-    index=IndexFigures(version=7, keys=9_940, bytes=208_740, budget_bytes=1 << 20, runs=16, covers=5, missing_rows=0),
+    index=KeyIndexFigures(
+        version=7, keys=9_940, bytes=208_740, budget_bytes=1 << 20, runs=16, covers=5, missing_rows=0
+    ),
     alert=None,
     counted=[DuplicateCount(NOON - timedelta(hours=1), "eu", None, 20), DuplicateCount(NOON, "eu", "app", 10)],
 )
@@ -83,8 +85,8 @@ def test_status_before_the_first_sweep(capsys: pytest.CaptureFixture[str]) -> No
 def test_status_shows_alert_expired_snapshot_and_index_that_is_behind(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    index = IndexFigures(version=7, keys=0, bytes=0, budget_bytes=1 << 20, runs=0, covers=4, missing_rows=1_234)
-    window = Window(DAY_MS // 2, 28 * DAY_MS, DAY_MS)
+    index = KeyIndexFigures(version=7, keys=0, bytes=0, budget_bytes=1 << 20, runs=0, covers=4, missing_rows=1_234)
+    window = DedupWindow(DAY_MS // 2, 28 * DAY_MS, DAY_MS)
     alert = "orders: sweeps compare keys over 12h"
     status = replace(STATUS, swept_at=None, index=index, window=window, alert=alert, counted=())
     lines, err = printed(status, capsys)

@@ -13,7 +13,7 @@ from waybill.config.models import Config
 from waybill.config.names import TopicPartition
 from waybill.interfaces.cli import verify
 from waybill.watch.ledger import archived, read
-from waybill.watch.verify import Report
+from waybill.watch.verify import VerifyReport
 
 CONFIG = Config.model_validate(
     {
@@ -30,10 +30,10 @@ CONFIG = Config.model_validate(
 def test_verify_reports_a_stream_whose_check_raises_and_verifies_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def check(_: Config, name: str, **__: Any) -> Report:
+    def check(_: Config, name: str, **__: Any) -> VerifyReport:
         if name == "flights":
             raise IndexError("x")
-        return Report(name, 1)
+        return VerifyReport(name, 1)
 
     monkeypatch.setattr(verify, "_verify", check)
     monkeypatch.setattr(verify, "load_streams", lambda: CONFIG)
@@ -46,7 +46,7 @@ def test_verify_reports_a_stream_whose_check_raises_and_verifies_the_others(
 
 
 def test_a_service_that_is_away_ends_verify(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(*_: Any, **__: Any) -> Report:
+    def check(*_: Any, **__: Any) -> VerifyReport:
         raise StoreUnavailable("S3 does not answer")
 
     monkeypatch.setattr(verify, "_verify", check)

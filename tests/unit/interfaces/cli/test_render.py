@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from waybill.config.models.quantities import counted
-from waybill.interfaces.cli.render import Column, bytes_text, count, print_table, time_text, time_text_ms
+from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_table, time_text, time_text_ms
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,9 @@ def test_plural_adds_s_unless_there_is_exactly_one() -> None:
 
 def test_table_in_a_pipe_cuts_and_wraps_no_cell(capsys: pytest.CaptureFixture[str]) -> None:
     key = "backup/" + "x" * 300
-    print_table([Column("key"), Column("offsets", figure=True)], [[key, "1,000,000"], ["[bold]a[/bold]", "1"]])
+    print_table(
+        [PrintedColumn("key"), PrintedColumn("offsets", figure=True)], [[key, "1,000,000"], ["[bold]a[/bold]", "1"]]
+    )
     head, first, second = capsys.readouterr().out.splitlines()
     assert head.split() == ["key", "offsets"]
     assert first.split() == [key, "1,000,000"]
@@ -57,7 +59,7 @@ def test_table_on_a_narrow_terminal_wraps_names_and_keeps_figures_whole(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
     figures = ["1,000,000,000", "2,000,000,000", "3,000,000,000"]
-    columns = [Column("key"), *(Column(f"figure {i}", figure=True) for i in range(3))]
+    columns = [PrintedColumn("key"), *(PrintedColumn(f"figure {i}", figure=True) for i in range(3))]
     print_table(columns, [["backup/" + "x" * 60, *figures]])
     head, first, *more = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     assert head.split() == ["key", "figure", "0", "figure", "1", "figure", "2"]

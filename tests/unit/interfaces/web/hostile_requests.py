@@ -18,8 +18,6 @@ from urllib.parse import quote_from_bytes, unquote
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-__all__ = ["HOSTILE", "Answer", "HostileRequest", "ask", "requests_to"]
-
 HOSTILE: Sequence[bytes] = (
     b"",
     b"0",

@@ -14,13 +14,13 @@ from waybill.base.errors import StoreUnavailable
 from waybill.config.models import Config
 from waybill.interfaces.airflow.ui import WaybillUi
 from waybill.interfaces.web.actions import Actions, Order, TriggerRefused
-from waybill.interfaces.web.app import Caller, Site, Tracer, create_app
+from waybill.interfaces.web.app import PageCaller, Site, Tracer, create_app
 from waybill.interfaces.web.forms import ActionName
 from waybill.interfaces.web.frame import Role, Viewer
 from waybill.interfaces.web.reading import StatusReader
 from waybill.services.store import Store
 from waybill.watch.promises.action_log import ActionOutcome
-from waybill.watch.promises.status import Status
+from waybill.watch.promises.status import WatchStatus
 
 PREFIX = "/waybill/ui"
 HOST = "http://testserver"
@@ -57,7 +57,7 @@ class MemoryStore:
 class Pages:
     """The app, what it reads, and what it does."""
 
-    status: Status | None = field(default_factory=sample_status)
+    status: WatchStatus | None = field(default_factory=sample_status)
     error: Exception | None = None
     orders: list[tuple[ActionName, Order]] = field(default_factory=list)
     store: MemoryStore = field(default_factory=MemoryStore)
@@ -116,11 +116,13 @@ class Pages:
 
         return do
 
-    def _authenticate(self, request: Request) -> Caller:
+    def _authenticate(self, request: Request) -> PageCaller:
         user = request.headers.get("x-user")
         if not user:
             raise HTTPException(401, "Not authenticated")
-        return Caller(Viewer(user, Role[request.headers["x-role"]], user == "root"), _never, lambda *_: self.run_state)
+        return PageCaller(
+            Viewer(user, Role[request.headers["x-role"]], user == "root"), _never, lambda *_: self.run_state
+        )
 
 
 def _never(dag: str, form: Mapping[str, object], run: str) -> None:

@@ -21,13 +21,13 @@ from waybill.watch.promises.status import (
     ReplayStatus,
     RunStatus,
     ServiceStatus,
-    Status,
     StopStatus,
     StreamDetails,
     StreamStatus,
     TopicPartitionStatus,
     TrendPoint,
     UsageStatus,
+    WatchStatus,
     WindowStatus,
 )
 
@@ -250,9 +250,9 @@ def quiet(name: str, tps: int = 2) -> StreamStatus:
     )
 
 
-def sample_status(*others: StreamStatus) -> Status:
+def sample_status(*others: StreamStatus) -> WatchStatus:
     """Return a status document with something in every part."""
-    return Status(
+    return WatchStatus(
         at_ms=NOW_MS - 30_000,
         seconds=1.2,
         services=(

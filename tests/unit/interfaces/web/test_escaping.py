@@ -16,7 +16,7 @@ from pages_under_test import PREFIX, Pages
 from sample_status import sample_status
 
 from waybill.interfaces.web.frame import Role
-from waybill.watch.promises.status import Status
+from waybill.watch.promises.status import WatchStatus
 
 EVIL = "\"'><img src=x onerror=alert(1)><script>alert(1)</script><!--</textarea></title>"
 STREAM = "flights"
@@ -61,8 +61,8 @@ def evil(value: Any, *, keep: frozenset[str] = frozenset()) -> Any:
     return value
 
 
-def evil_status(keep: frozenset[str]) -> Status:
-    status: Status = evil(sample_status(), keep=keep)
+def evil_status(keep: frozenset[str]) -> WatchStatus:
+    status: WatchStatus = evil(sample_status(), keep=keep)
     return status
 
 

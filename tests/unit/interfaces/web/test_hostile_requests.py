@@ -20,7 +20,7 @@ from waybill.config.models import load_config
 from waybill.interfaces.web.csrf import COOKIE, csrf_token, is_own_origin, new_page_key
 from waybill.interfaces.web.forms import ActionName
 from waybill.interfaces.web.frame import Role
-from waybill.interfaces.web.topic_partition_rows import Choice
+from waybill.interfaces.web.topic_partition_rows import TopicPartitionFilter
 from waybill.interfaces.web.trace import PageTracer
 
 CONFIG = """\
@@ -122,5 +122,5 @@ def test_numbers_that_no_topic_has_are_told_before_a_server_is_asked(
 @given(st.text(max_size=40))
 def test_an_origin_is_own_or_not_and_never_an_error(text: str) -> None:
     assert is_own_origin(text, None, {"testserver"}) in (True, False)
-    assert Choice.of({"page": text}).page >= 1
+    assert TopicPartitionFilter.of({"page": text}).page >= 1
     assert is_own_origin(f"http://[{text}", None, {"testserver"}) is False

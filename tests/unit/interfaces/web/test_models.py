@@ -18,9 +18,9 @@ from waybill.interfaces.web.frame import Links, Role, Viewer
 from waybill.interfaces.web.other_pages import cost_page, incidents_page, kafka_page, replays_page
 from waybill.interfaces.web.stream_page import stream_page
 from waybill.interfaces.web.streams_page import clear_figure, streams_page
-from waybill.interfaces.web.topic_partition_rows import ROWS_ON_A_PAGE, Choice, choose_rows
+from waybill.interfaces.web.topic_partition_rows import ROWS_ON_A_PAGE, TopicPartitionFilter, choose_rows
 from waybill.watch.incidents.finding import Verdict
-from waybill.watch.promises.status import ChainRange, Status, StopStatus, StreamStatus, TopicPartitionStatus
+from waybill.watch.promises.status import ChainRange, StopStatus, StreamStatus, TopicPartitionStatus, WatchStatus
 
 LINKS = Links("/team/waybill/ui", "/team")
 VIEWER, ADMIN = Viewer("vic", Role.VIEWER), Viewer("ada", Role.ADMIN)
@@ -28,24 +28,24 @@ VIEWER, ADMIN = Viewer("vic", Role.VIEWER), Viewer("ada", Role.ADMIN)
 
 def test_a_document_is_read_as_it_was_written() -> None:
     status = sample_status()
-    assert Status.parse(status.content(), "here") == status
+    assert WatchStatus.parse(status.content(), "here") == status
 
 
 def test_a_document_of_a_newer_waybill_and_a_damaged_one_are_refused_by_name() -> None:
     import gzip
 
     with pytest.raises(DocumentTooNew, match="here"):
-        Status.parse(gzip.compress(b'{"v": 99, "status": {}}'), "here")
+        WatchStatus.parse(gzip.compress(b'{"v": 99, "status": {}}'), "here")
     for content in (b"", b"no gzip", gzip.compress(b"{"), gzip.compress(b'{"v": 1, "status": {"at_ms": "x"}}')):
         with pytest.raises(DocumentDamaged, match="here"):
-            Status.parse(content, "here")
+            WatchStatus.parse(content, "here")
 
 
 def test_fields_of_a_newer_waybill_are_left_out() -> None:
     import gzip
 
     content = gzip.compress(b'{"v": 1, "status": {"at_ms": 1, "seconds": 2, "moon": 3}}')
-    assert Status.parse(content, "here") == Status(1, 2.0)
+    assert WatchStatus.parse(content, "here") == WatchStatus(1, 2.0)
 
 
 def test_the_worst_stream_comes_first_with_what_waits_for_a_person() -> None:
@@ -182,24 +182,24 @@ def big(count: int = 10_000) -> StreamStatus:
 
 
 def test_of_many_topic_partitions_the_stopped_and_the_most_behind_are_shown_first() -> None:
-    first = choose_rows(big(), Choice(), LINKS)
+    first = choose_rows(big(), TopicPartitionFilter(), LINKS)
     assert len(first.rows) == ROWS_ON_A_PAGE
     assert [row.name for row in first.rows[:3]] == ["big/5", "big/9999", "big/9998"]
     assert (first.shown, first.before) == ("1 to 100 of 10,000", "")
     assert first.after == "/team/waybill/ui/streams/big?page=2#topic-partitions"
-    last = choose_rows(big(), Choice(page=1_000_000), LINKS)
+    last = choose_rows(big(), TopicPartitionFilter(page=1_000_000), LINKS)
     assert (last.choice.page, last.after, last.rows[-1].name) == (100, "", "big/0")
 
 
 def test_topic_partitions_are_found_by_a_part_of_their_name() -> None:
-    found = choose_rows(big(), Choice.of({"tp": " BIG/999 "}), LINKS)
+    found = choose_rows(big(), TopicPartitionFilter.of({"tp": " BIG/999 "}), LINKS)
     assert found.shown == "1 to 11 of 11, of 10,000 topic-partitions in all"
-    assert choose_rows(big(), Choice("weather"), LINKS).shown == "none of 10,000 topic-partitions"
+    assert choose_rows(big(), TopicPartitionFilter("weather"), LINKS).shown == "none of 10,000 topic-partitions"
 
 
 @given(st.dictionaries(st.sampled_from(["tp", "page"]), st.text(max_size=8)))
 def test_any_address_is_a_choice(parameters: dict[str, str]) -> None:
-    choice = Choice.of(parameters)
+    choice = TopicPartitionFilter.of(parameters)
     assert choose_rows(quiet("weather"), choice, LINKS).choice.page == 1
     assert choice.query.isprintable()
 

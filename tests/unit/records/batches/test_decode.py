@@ -34,9 +34,10 @@ from waybill.records.batches import (
     read_frames,
     read_header,
 )
-from waybill.records.batches.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US, DecodeBuffers, decode, decode_offsets
+from waybill.records.batches.decode import DecodeBuffers, decode, decode_offsets
 from waybill.records.batches.encode import Record, control_batch, encode_batch
 from waybill.records.batches.framing import pack_batch
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 
 WHERE = "backup/flights/1_0_00000000000000000000.kafka"
 

@@ -18,10 +18,11 @@ from waybill.base.errors import CorruptBatch
 from waybill.records.batches import Codec, read_header
 from waybill.records.batches import large_batch as large_batch_module
 from waybill.records.batches.compression import BadCompression, DecompressedStream, compress
-from waybill.records.batches.decode import NO_TIMESTAMP_US, decode, decode_offsets
+from waybill.records.batches.decode import decode, decode_offsets
 from waybill.records.batches.encode import Record, encode_batch
 from waybill.records.batches.framing import HEADER_BYTES, pack_batch
 from waybill.records.batches.limits import SET_ASIDE, Limits
+from waybill.records.batches.message_rows import NO_TIMESTAMP_US
 
 WHERE = "backup/flights/1_0_00000000000000000000.kafka"
 SMALL = Limits(max_bytes=300, max_headers=3)

@@ -24,7 +24,7 @@ from waybill.replay.requests.index import _kernels as kernels
 from waybill.replay.requests.index.build import extend_index
 from waybill.replay.requests.index.file_format import IndexHead, hash_of
 from waybill.replay.requests.index.lookup import list_index_files, look_up
-from waybill.replay.requests.matching import Wanted
+from waybill.replay.requests.matching import WantedMessages
 from waybill.replay.requests.message import ReplayedMessage
 from waybill.services.store import Store, StoredObject
 
@@ -108,7 +108,7 @@ class Archive:
             max_messages=max_messages,
         )
 
-    def read(self, wanted: Wanted, first: int, end: int, *, use_index: bool = True) -> list[ReplayedMessage]:
+    def read(self, wanted: WantedMessages, first: int, end: int, *, use_index: bool = True) -> list[ReplayedMessage]:
         pieces = list(read_archived(cast("Store", self.store), GENERATION, TP, wanted, first, end, use_index=use_index))
         offsets = [piece.next_offset for piece in pieces]
         assert offsets == sorted(offsets)
@@ -117,7 +117,7 @@ class Archive:
             assert all(message.offset < piece.next_offset for message in piece.messages)
         return [message for piece in pieces for message in piece.messages]
 
-    def expected(self, wanted: Wanted, first: int, end: int) -> list[ReplayedMessage]:
+    def expected(self, wanted: WantedMessages, first: int, end: int) -> list[ReplayedMessage]:
         return [
             each
             for each in self.messages
@@ -168,7 +168,7 @@ def archives(draw: st.DrawFn) -> Archive:
 
 
 WANTED = st.builds(
-    lambda keys, times: Wanted(keys, min(times), max(times)),
+    lambda keys, times: WantedMessages(keys, min(times), max(times)),
     st.sets(st.sampled_from([*KEYS, b"absent"]), min_size=1, max_size=3),
     st.tuples(st.integers(0, 62), st.integers(0, 62)),
 )
@@ -177,7 +177,7 @@ WANTED = st.builds(
 @settings(max_examples=150, deadline=None)
 @given(archives(), WANTED, st.data())
 def test_what_is_read_is_what_a_plain_filter_finds_with_any_index(
-    archive: Archive, wanted: Wanted, data: st.DataObject
+    archive: Archive, wanted: WantedMessages, data: st.DataObject
 ) -> None:
     beginning = archive.messages[0].offset
     first, end = sorted(
@@ -229,7 +229,7 @@ def index_keys(archive: Archive) -> list[str]:
 
 
 def test_a_rare_key_is_read_from_its_blocks_alone(large: Archive) -> None:
-    wanted = Wanted([b"rare"], 0, 1_000)
+    wanted = WantedMessages([b"rare"], 0, 1_000)
     assert large.read(wanted, 0, large.end) == large.expected(wanted, 0, large.end)
     archived = sum(size for key, size in large.store.reads if "/backup/" in key)
     total = sum(len(data) for key, data in large.store.objects.items() if "/backup/" in key)
@@ -237,7 +237,7 @@ def test_a_rare_key_is_read_from_its_blocks_alone(large: Archive) -> None:
 
 
 def test_blocks_of_other_times_are_not_read(large: Archive) -> None:
-    wanted = Wanted([b"k1"], 200, 204)
+    wanted = WantedMessages([b"k1"], 200, 204)
     assert len(large.read(wanted, 0, large.end)) == 4 * 20
     assert {key for key, _ in large.store.reads if "/backup/" in key} == {list(large.store.objects)[2]}
 
@@ -248,21 +248,21 @@ def test_an_object_that_was_replaced_by_one_of_the_same_size_is_named(large: Arc
     if len(large.store.objects[first]) != len(large.store.objects[second]):
         pytest.fail("the objects of this test have the same size")
     with pytest.raises(ChainBroken, match=first):
-        large.read(Wanted([b"rare"], 0, 1_000), 0, large.end)
+        large.read(WantedMessages([b"rare"], 0, 1_000), 0, large.end)
 
 
 def test_an_object_that_was_replaced_by_a_shorter_one_is_read_whole_and_named(large: Archive) -> None:
     first = next(iter(large.store.objects))
     large.store.objects[first] = large.store.objects[first][: len(large.store.objects[first]) // 40 * 39]
     with pytest.raises((ChainBroken, CorruptBatch), match=first):
-        large.read(Wanted([b"rare"], 0, 1_000), 0, large.end)
+        large.read(WantedMessages([b"rare"], 0, 1_000), 0, large.end)
 
 
 def test_a_missing_object_is_named(large: Archive) -> None:
     key = list(large.store.objects)[1]
     data = large.store.objects.pop(key)
     with pytest.raises(ChainBroken):
-        large.read(Wanted([b"rare"], 0, 1_000), 0, large.end)
+        large.read(WantedMessages([b"rare"], 0, 1_000), 0, large.end)
     assert data
 
 
@@ -275,14 +275,14 @@ def test_a_damaged_index_is_named_and_never_trusted(large: Archive, place: str) 
     data[position] ^= 1
     large.store.objects[key] = bytes(data)
     with pytest.raises(DocumentDamaged, match=key):
-        large.read(Wanted([b"rare"], 0, 1_000), 0, large.end)
+        large.read(WantedMessages([b"rare"], 0, 1_000), 0, large.end)
 
 
 def test_an_index_of_a_newer_version_is_refused(large: Archive) -> None:
     [key] = index_keys(large)
     large.store.objects[key] = large.store.objects[key][:8] + b"\x02\x00" + large.store.objects[key][10:]
     with pytest.raises(DocumentTooNew, match=key):
-        large.read(Wanted([b"rare"], 0, 1_000), 0, large.end)
+        large.read(WantedMessages([b"rare"], 0, 1_000), 0, large.end)
 
 
 def test_an_index_grows_and_replaces_its_last_file(large: Archive) -> None:
@@ -311,7 +311,7 @@ def test_a_file_that_was_not_removed_yet_does_not_count(large: Archive) -> None:
     content = large.store.objects.pop(whole)
     large.index(large.ends[0])
     large.store.objects[whole] = content
-    wanted = Wanted([b"rare"], 0, 1_000)
+    wanted = WantedMessages([b"rare"], 0, 1_000)
     assert large.read(wanted, 0, large.end) == large.expected(wanted, 0, large.end)
     assert {key for key, _ in large.store.reads if "replay-index" in key and key != whole} == set()
 
@@ -335,7 +335,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_listed_again(
         "keys",
         lambda self, prefix: iter(sorted({*keys(self, prefix), *([key] if key.startswith(prefix) else [])})),
     )
-    wanted = Wanted([b"rare"], 0, 1_000)
+    wanted = WantedMessages([b"rare"], 0, 1_000)
     assert large.read(wanted, 0, large.end) == large.expected(wanted, 0, large.end)
 
 
@@ -354,7 +354,7 @@ def test_an_object_that_cannot_be_read_ends_the_index_before_it(large: Archive) 
 
 def test_a_lookup_reads_a_few_kilobytes(large: Archive) -> None:
     [file] = list_index_files(cast("Store", large.store), GENERATION, TP)
-    found = look_up(cast("Store", large.store), file, Wanted([b"absent"], 0, 1_000), 0, large.end)
+    found = look_up(cast("Store", large.store), file, WantedMessages([b"absent"], 0, 1_000), 0, large.end)
     assert not any(found.blocks.values())
     assert sum(size for _, size in large.store.reads) < 200_000
 

@@ -11,7 +11,7 @@ from waybill.base.errors import ConfigError, DocumentDamaged, NodeTooLarge
 from waybill.base.metering import Tally
 from waybill.config.connections import ZooKeeperEndpoint
 from waybill.interfaces.cli.targets import make_decision
-from waybill.services.coordination import GroupProblems, Problem, UsageStore, ZooKeeperSession
+from waybill.services.coordination import GroupProblem, GroupProblems, UsageStore, ZooKeeperSession
 from waybill.services.coordination.nodes import parse_node, to_node
 from waybill.services.coordination.session import MOST_NODE_BYTES
 
@@ -60,7 +60,9 @@ def test_usage_and_problems_of_ten_thousand_streams_fit_into_a_node() -> None:
     found = {each.stream: each.tally for each in store.today()}
     assert len(found) == 10_000
     assert found["stream_of_orders_1"].messages == 14
-    problems = [Problem(f"stream_{number}", "RetentionGap", f"flights_{number}/3: gone") for number in range(10_000)]
+    problems = [
+        GroupProblem(f"stream_{number}", "RetentionGap", f"flights_{number}/3: gone") for number in range(10_000)
+    ]
     GroupProblems("waybill", "default", {each.key: each for each in problems}).write(nodes)
     assert len(GroupProblems.read(nodes, "waybill", "default").known) == 10_000
 

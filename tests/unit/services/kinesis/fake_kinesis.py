@@ -15,8 +15,6 @@ from waybill.records.shards.lineage import Shard
 from waybill.services.kinesis import KinesisSource, ShardLimits, ShardReader
 from waybill.services.kinesis.answers import PARSED, ParsedRecords, RawRecord
 
-__all__ = ["FIRST_SEQUENCE", "SHARD", "STREAM", "FakeKinesis", "error", "raw", "raws", "whole_shard"]
-
 STREAM = "orders"
 SHARD = "shardId-000000000000"
 FIRST_SEQUENCE = 49680510334066078125161334800747181671462721233197465602

@@ -14,8 +14,6 @@ from typing import Any
 import crc32c
 from botocore.exceptions import ClientError
 
-__all__ = ["LyingS3", "refusal"]
-
 WHEN = datetime(2026, 11, 25, tzinfo=UTC)
 
 

@@ -241,7 +241,7 @@ def test_floats_stay_exact_in_pandas(values: list[float | None]) -> None:
 
 def test_a_stream_without_expectations_does_not_import_the_library() -> None:
     script = (
-        "import sys, waybill.tables.audit, waybill.tables.audit.run, waybill.config.models\n"
+        "import sys, waybill.tables.audit, waybill.tables.audit.audit_run, waybill.config.models\n"
         "import waybill.interfaces.cli.app\n"
         "assert 'great_expectations' not in sys.modules"
     )

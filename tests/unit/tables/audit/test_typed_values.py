@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from waybill.config.models.columns import ColumnKind, IsColumnType, column_types
 from waybill.config.models.expectation_values import MismatchedValue, typed_arguments
 from waybill.config.models.expectations import Expectation
+from waybill.tables.audit.audit_run import run_audit
 from waybill.tables.audit.expectations import evaluate
-from waybill.tables.audit.run import run_audit
 from waybill.tables.audit.staged_rows import StagedRows
 
 TYPES = {

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.config.names import TopicPartition
-from waybill.tables.backfill.compare import Comparison, Rows, compare
+from waybill.tables.backfill.compare import Comparison, WindowRows, compare
 from waybill.tables.backfill.ranges import OffsetRanges
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 3)
@@ -34,13 +34,13 @@ REASONS = st.dictionaries(KEYS, st.tuples(st.sampled_from(["r", "s"]), st.just("
 NAMES = ("offset", "change", "column", "before", "after")
 
 
-def rows(schema: pa.Schema, found: dict[Key, tuple[Any, ...]], batch: int = 7) -> Rows:
+def rows(schema: pa.Schema, found: dict[Key, tuple[Any, ...]], batch: int = 7) -> WindowRows:
     document = [
         dict(zip(schema.names, (tp.topic, tp.partition, offset, offset * 3_600_000_000, *values), strict=True))
         for (tp, offset), values in found.items()
     ]
     table = pa.Table.from_pylist(document, schema=schema)
-    return Rows(WINDOW, table.to_batches(max_chunksize=batch), schema)
+    return WindowRows(WINDOW, table.to_batches(max_chunksize=batch), schema)
 
 
 def text(value: Any) -> str | None:

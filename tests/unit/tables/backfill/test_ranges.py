@@ -12,7 +12,7 @@ from pyiceberg.types import IntegerType, LongType, StringType
 
 from waybill.base.errors import BackfillRefused
 from waybill.config.names import TopicPartition
-from waybill.tables.backfill.choice import Choice, resolve
+from waybill.tables.backfill.choice import RangeChoice, resolve
 from waybill.tables.backfill.ranges import OffsetRanges, Placement
 from waybill.tables.iceberg.schemas import TABLE_SCHEMA
 
@@ -106,7 +106,7 @@ def test_overlap_is_symmetric_and_survives_a_document(one: OffsetRanges, other: 
 )
 def test_choices_that_cannot_be_granted_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(BackfillRefused, match=message):
-        Choice.parse(**options)  # type: ignore[arg-type]
+        RangeChoice.parse(**options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -121,14 +121,14 @@ def test_choices_that_cannot_be_granted_are_refused(options: dict[str, object], 
 def test_ranges_outside_of_what_there_is_are_refused_with_the_valid_values(offsets: str, message: str) -> None:
     available = OffsetRanges({TopicPartition("flights", 0): (100, 200), TopicPartition("flights", 1): (0, 10)})
     with pytest.raises(BackfillRefused, match=message):
-        resolve(Choice.parse(offsets=[offsets]), available, tables=None)  # type: ignore[arg-type]
+        resolve(RangeChoice.parse(offsets=[offsets]), available, tables=None)  # type: ignore[arg-type]
 
 
 def test_open_ends_and_whole_topic_partitions_reach_to_the_bounds() -> None:
     available = OffsetRanges({TopicPartition("flights", 0): (100, 200), TopicPartition("flights", 1): (0, 10)})
 
     def resolved(**options: object) -> dict[str, list[int]]:
-        return resolve(Choice.parse(**options), available, tables=None).document()  # type: ignore[arg-type]
+        return resolve(RangeChoice.parse(**options), available, tables=None).document()  # type: ignore[arg-type]
 
     assert resolved(offsets=["flights/0@150-", "flights/1@-4"]) == {"flights/0": [150, 200], "flights/1": [0, 5]}
     assert resolved(topic_partitions=["flights/1"]) == {"flights/1": [0, 10]}

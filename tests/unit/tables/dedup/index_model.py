@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from waybill.config.names import TopicPartition
 from waybill.tables.dedup.index.lookup import BucketIndex
-from waybill.tables.dedup.index.sorted_runs import FileStore, IndexEntries, SortedRun, tail_of, write_run
+from waybill.tables.dedup.index.run_file import IndexEntries, tail_of
+from waybill.tables.dedup.index.sorted_runs import FileStore, SortedRun, write_run
 
 INDEX = "archive/dedup/flights/0/00000000-0000-0000-0000-000000000001/"
 LAST = 2**64 - 1

@@ -19,8 +19,8 @@ from waybill.config.models import Dedup, Storage
 from waybill.tables.dedup.appends import AppendedFile, TablePosition
 from waybill.tables.dedup.index.manifest import IndexIdentity
 from waybill.tables.dedup.index_build import BuildJob, BuildTask, index_rows
-from waybill.tables.dedup.plan import SweepPlan
 from waybill.tables.dedup.rows import read_rows
+from waybill.tables.dedup.sweep_plan import SweepPlan
 from waybill.tables.dedup.tasks import FilePart, SweepJob
 from waybill.tables.iceberg.dedup import NO_HORIZON_MS
 from waybill.tables.staging.table_layout import TableLayout

@@ -37,7 +37,8 @@ from waybill.tables.dedup.index.merge import (
     merge_runs,
     split_by_expiry,
 )
-from waybill.tables.dedup.index.sorted_runs import IndexEntries, SortedRun, read_run, write_run
+from waybill.tables.dedup.index.run_file import IndexEntries
+from waybill.tables.dedup.index.sorted_runs import SortedRun, read_run, write_run
 from waybill.tables.iceberg.dedup import NO_HORIZON_MS
 
 IDENTITY = IndexIdentity("00000000-0000-0000-0000-000000000001", ("message_id",), 1)

@@ -11,7 +11,7 @@ import pytest
 from waybill.base.errors import DocumentDamaged, DocumentTooNew
 from waybill.config.names import TopicPartition
 from waybill.tables.dedup.appends import TABLE_START, AppendedFile, TablePosition
-from waybill.tables.dedup.plan import SweepPlan, earliest_arrival_ms, epoch_ms, horizon_after
+from waybill.tables.dedup.sweep_plan import SweepPlan, earliest_arrival_ms, epoch_ms, horizon_after
 from waybill.tables.iceberg import FirstSweepStart
 from waybill.tables.iceberg.dedup import NO_HORIZON_MS
 

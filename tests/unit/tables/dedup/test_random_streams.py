@@ -22,11 +22,12 @@ from waybill.config.names import TopicPartition
 from waybill.tables.dedup.candidates import Candidates
 from waybill.tables.dedup.index.lookup import BucketIndex
 from waybill.tables.dedup.index.merge import MergePolicy, choose_merges, merge_entries, merge_runs
-from waybill.tables.dedup.index.sorted_runs import IndexEntries, SortedRun, tail_of, write_run
+from waybill.tables.dedup.index.run_file import IndexEntries, tail_of
+from waybill.tables.dedup.index.sorted_runs import SortedRun, write_run
 from waybill.tables.dedup.keys import exclude_assigned_ids, hash_keys, hash_range_of
 from waybill.tables.dedup.match import find_duplicates
-from waybill.tables.dedup.plan import earliest_arrival_ms, horizon_after
 from waybill.tables.dedup.rows import arrivals_ms
+from waybill.tables.dedup.sweep_plan import earliest_arrival_ms, horizon_after
 
 SEEDS = int(os.environ.get("WAYBILL_SEEDS", "8"))
 SECRET = bytes(range(16))

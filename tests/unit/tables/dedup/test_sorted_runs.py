@@ -22,17 +22,8 @@ from index_files import HOUR_MS, MemoryFiles
 from waybill.base.errors import IndexDamaged
 from waybill.config.names import TopicPartition
 from waybill.tables.dedup.index.merge import merge_runs
-from waybill.tables.dedup.index.run_file import ROW_GROUP_ROWS, FooterSink
-from waybill.tables.dedup.index.sorted_runs import (
-    Array,
-    IndexEntries,
-    SortedRun,
-    find_in_run,
-    read_run,
-    read_slices,
-    tail_of,
-    write_run,
-)
+from waybill.tables.dedup.index.run_file import ROW_GROUP_ROWS, Array, FooterSink, IndexEntries, tail_of
+from waybill.tables.dedup.index.sorted_runs import SortedRun, find_in_run, read_run, read_slices, write_run
 from waybill.tables.dedup.keys import hash_keys
 
 _PREFIX = "archive/dedup/flights/0/11111111-2222-3333-4444-555555555555/"

@@ -10,7 +10,7 @@ from waybill.config.models import Dedup
 from waybill.config.names import TopicPartition
 from waybill.tables.dedup.index.manifest import IndexIdentity, Manifest
 from waybill.tables.dedup.index.sorted_runs import SortedRun
-from waybill.tables.dedup.status import Window, window_alert
+from waybill.tables.dedup.status import DedupWindow, window_alert
 from waybill.tables.iceberg.dedup import NO_HORIZON_MS, SweepState
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -46,11 +46,11 @@ def index(size_bytes: int, span_ms: int = 28 * DAY_MS, buckets: int = 1) -> Mani
     ],
 )
 def test_window_reaches_back_from_the_newest_message(horizon_ms: int, effective_ms: int) -> None:
-    assert Window.of(state(horizon_ms), SETTINGS).effective_ms == effective_ms
+    assert DedupWindow.of(state(horizon_ms), SETTINGS).effective_ms == effective_ms
 
 
 def test_window_is_whole_before_the_first_row() -> None:
-    assert Window.of(SweepState(), SETTINGS).is_whole
+    assert DedupWindow.of(SweepState(), SETTINGS).is_whole
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,18 @@ def test_window_is_whole_before_the_first_row() -> None:
 def test_alert_is_raised_below_the_window_if_the_budget_is_the_reason_and_always_below_the_floor(
     seen_ms: int, size_bytes: int, below: str | None
 ) -> None:
-    alert = window_alert("s", SETTINGS, Window.of(state(NOW_MS - seen_ms), SETTINGS), index(size_bytes))
+    alert = window_alert("s", SETTINGS, DedupWindow.of(state(NOW_MS - seen_ms), SETTINGS), index(size_bytes))
     assert (alert is not None) is (below is not None)
     assert alert is None or f", less than {below}: " in alert
 
 
 def test_alert_is_raised_below_the_window_when_there_is_no_manifest() -> None:
-    window = Window.of(state(NOW_MS - 27 * DAY_MS), SETTINGS)
+    window = DedupWindow.of(state(NOW_MS - 27 * DAY_MS), SETTINGS)
     assert window_alert("s", SETTINGS, window, None) is not None
 
 
 def test_alert_states_the_three_lengths_and_the_remedy() -> None:
-    window = Window.of(state(NOW_MS - 7 * DAY_MS - 1), SETTINGS)
+    window = DedupWindow.of(state(NOW_MS - 7 * DAY_MS - 1), SETTINGS)
     assert window_alert("flights", SETTINGS, window, index(6 * MIB, 7 * DAY_MS)) == (
         "flights: sweeps compare keys over 7d, less than dedup.window: dedup.window is 28d, and dedup.floor is 1d. A "
         "message that is repeated after a longer time counts as new. The key index has 1,000 keys in 6.3 MB, 75.0% of "
@@ -93,25 +93,25 @@ def test_alert_states_the_three_lengths_and_the_remedy() -> None:
     [(0, "0s"), (999, "0s"), (59_000, "59s"), (90 * 60_000, "1h 30m"), (2 * DAY_MS - 1, "1d 23h"), (DAY_MS + 1, "1d")],
 )
 def test_window_is_formatted_in_its_two_largest_units(effective_ms: int, text: str) -> None:
-    assert str(Window(effective_ms, 28 * DAY_MS, DAY_MS)) == f"{text} of 28d (floor 1d)"
+    assert str(DedupWindow(effective_ms, 28 * DAY_MS, DAY_MS)) == f"{text} of 28d (floor 1d)"
 
 
 def test_alert_suggests_a_large_budget_in_whole_gibibytes() -> None:
-    window = Window.of(state(NOW_MS - 30 * 60_000), SETTINGS)
+    window = DedupWindow.of(state(NOW_MS - 30 * 60_000), SETTINGS)
     alert = window_alert("flights", SETTINGS, window, index(8 * MIB, 30 * 60_000))
     assert alert is not None
     assert "dedup.index_budget_bytes to 11GiB (" in alert
 
 
 def test_suggested_budget_is_estimated_from_the_time_span_of_the_runs() -> None:
-    window = Window.of(state(NOW_MS - 270_000), SETTINGS)  # one bucket has lost all but the last minutes
+    window = DedupWindow.of(state(NOW_MS - 270_000), SETTINGS)  # one bucket has lost all but the last minutes
     alert = window_alert("flights", SETTINGS, window, index(6 * MIB, 21 * DAY_MS, buckets=4))
     assert alert is not None
     assert "dedup.index_budget_bytes to 32MiB (" in alert
 
 
 def test_alert_asks_for_no_action_when_the_budget_suffices() -> None:
-    window = Window.of(state(NOW_MS - 5 * HOUR_MS - 61_000), SETTINGS)
+    window = DedupWindow.of(state(NOW_MS - 5 * HOUR_MS - 61_000), SETTINGS)
     alert = window_alert("flights", SETTINGS, window, index(8 * MIB))
     assert alert is not None
     assert "flights: sweeps compare keys over 5h 1m, less than dedup.floor: " in alert

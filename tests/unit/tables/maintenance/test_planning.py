@@ -13,7 +13,7 @@ from waybill.services.store import ListedObject
 from waybill.tables.iceberg import Progress
 from waybill.tables.maintenance.orphans import Location, select_orphan_candidates
 from waybill.tables.maintenance.plans import StagedPlan, classify_plans
-from waybill.tables.maintenance.procedures import MaintenanceReport, Step, TableReport, TableSize
+from waybill.tables.maintenance.procedures import MaintenanceReport, MaintenanceStep, TableReport, TableSize
 from waybill.tables.maintenance.table import check_compaction
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -96,7 +96,10 @@ def test_compaction_that_changes_the_number_of_rows_is_an_error() -> None:
 
 def test_report_has_sizes_steps_and_figures_as_text_and_json() -> None:
     before, after = TableSize(100, 2_000_000, 50, 9, 12), TableSize(3, 1_500_000, 50, 1, 2)
-    steps = (Step("compact", 2.0, {"files_before": 100, "files_after": 3}), Step("rewrite_manifests", 0.1, {}))
+    steps = (
+        MaintenanceStep("compact", 2.0, {"files_before": 100, "files_after": 3}),
+        MaintenanceStep("rewrite_manifests", 0.1, {}),
+    )
     report = MaintenanceReport("flights", (TableReport("a.flights", before, after, steps),), (), 2.5)
     assert str(report) == (
         "maintained flights in 2.5 s: a.flights: 100 files of 2.0 MB in 9 manifests, 12 snapshots → "

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from waybill.config.models import EventTimeBounds, JsonParser
 from waybill.config.names import TopicPartition
 from waybill.parsers import build_parser
-from waybill.records.batches.decode import MESSAGE_SCHEMA
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA
 from waybill.tables.audit.counts import CLOCK_TOLERANCE_SECONDS, COUNTS_PROPERTY, AuditCounts
 from waybill.tables.partition.rows import RowBuilder
 from waybill.tables.partition.statistics import RunStatistics, StatisticsBuilder

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from waybill.archive.chain.spans import Span
 from waybill.config.models.enums import Compression, FileFormat, SequenceFileKey
 from waybill.config.models.sink import FilesFormat
-from waybill.config.names import FileExtension, FileName, Period, TopicPartition
+from waybill.config.names import FileExtension, FileName, SinkPeriod, TopicPartition
 from waybill.tables.partition.files_sink.encoders import cut_rows, encode_file
-from waybill.tables.partition.plan import pack
+from waybill.tables.partition.partition_plan import pack
 from waybill.tables.partition.rows import TABLE_ROWS
 
-PERIOD = Period("t", datetime(2026, 1, 1, tzinfo=UTC), by_hour=True)
+PERIOD = SinkPeriod("t", datetime(2026, 1, 1, tzinfo=UTC), by_hour=True)
 FORMATS = [
     FilesFormat(),
     FilesFormat(compression=Compression.NONE),

@@ -8,7 +8,7 @@ from typing import Any, cast
 from waybill.archive.chain.spans import ArchiveFault, Span
 from waybill.config.names import TopicPartition
 from waybill.tables.partition.execute import execute_all_or_none, execute_tasks
-from waybill.tables.partition.plan import Task
+from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.statistics import RunStatistics
 from waybill.tables.partition.tasks import Job, StageSeconds, TaskResult
 

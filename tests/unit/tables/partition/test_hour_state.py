@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.base.errors import DocumentTooNew
-from waybill.config.names import Period, TopicPartition
+from waybill.config.names import SinkPeriod, TopicPartition
 from waybill.services.store import ListedObject
 from waybill.tables.iceberg.file_inventory import InventoryEntry
 from waybill.tables.partition.files_sink.hour_state import (
@@ -25,7 +25,7 @@ from waybill.tables.partition.files_sink.hour_state import (
 )
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
-HOUR = Period("t", datetime(2026, 1, 2, 3, tzinfo=UTC), by_hour=True)
+HOUR = SinkPeriod("t", datetime(2026, 1, 2, 3, tzinfo=UTC), by_hour=True)
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from waybill.base.errors import DocumentTooNew
 from waybill.config.names import TopicPartition
 from waybill.parsers.protocol import EVENT_TIME_TYPE
-from waybill.records.batches.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.tables.audit.counts import COUNTS_PROPERTY
 from waybill.tables.iceberg.state import WATERMARKS_PROPERTY
 from waybill.tables.partition.lateness import BOUNDS_SECONDS, LATENESS_PROPERTY, Lateness

@@ -16,7 +16,7 @@ from waybill.archive.chain.spans import ArchiveFault, Span
 from waybill.base.errors import DocumentDamaged, DocumentTooNew
 from waybill.config.models import JsonParser, ParseSettings
 from waybill.config.names import BackupName, TopicPartition, plan_key, staged_key
-from waybill.tables.partition.plan import Plan, bound, make_plan, pack
+from waybill.tables.partition.partition_plan import Plan, bound, make_plan, pack
 
 TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 PARSER = JsonParser.model_validate({"event_time": {"field": "time.scheduled"}, "message_id": "id"})

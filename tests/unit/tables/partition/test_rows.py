@@ -9,7 +9,7 @@ import pyarrow as pa
 from waybill.config.models import Column, EventTimeBounds, JsonParser
 from waybill.config.names import TopicPartition
 from waybill.parsers import build_parser
-from waybill.records.batches.decode import MESSAGE_SCHEMA, NO_TIMESTAMP_US
+from waybill.records.batches.message_rows import MESSAGE_SCHEMA, NO_TIMESTAMP_US
 from waybill.tables.partition.rows import QUARANTINE_ROWS, TABLE_ROWS, RowBuilder, Rows, table_rows
 
 TP = TopicPartition("flights", 3)

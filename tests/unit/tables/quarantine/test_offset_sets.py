@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waybill.config.names import TopicPartition
-from waybill.tables.quarantine.offset_sets import Offsets, OffsetsBuilder, by_topic_partition
+from waybill.tables.quarantine.offset_sets import OffsetsBuilder, OffsetSet, by_topic_partition
 
 MESSAGES = st.lists(
     st.tuples(st.sampled_from(["a", "b", "c.d"]), st.sampled_from([0, 1, 2**31 - 1]), st.integers(0, 2**62)),
@@ -24,7 +24,7 @@ def batch(messages: list[tuple[str, int, int]]) -> pa.RecordBatch:
     )
 
 
-def offsets_of(messages: list[tuple[str, int, int]]) -> Offsets:
+def offsets_of(messages: list[tuple[str, int, int]]) -> OffsetSet:
     builder = OffsetsBuilder()
     builder.add_rows(batch(messages))
     return builder.result()
@@ -45,7 +45,7 @@ def test_a_set_contains_exactly_the_added_messages(
 @given(MESSAGES)
 def test_a_set_is_read_back_from_its_file(added: list[tuple[str, int, int]]) -> None:
     found = offsets_of(added)
-    again = Offsets.from_parquet(found.to_parquet())
+    again = OffsetSet.from_parquet(found.to_parquet())
     assert again.ranges == found.ranges
     assert len(again) == len(found)
     assert again.mask(batch(added)).all()
@@ -73,4 +73,4 @@ def test_rows_are_grouped_by_topic_and_partition() -> None:
     rows = batch([("a", 1, 5), ("b", 1, 5), ("a", 1, 3), ("a", 0, 9)])
     found = {tp: places.tolist() for tp, places in by_topic_partition(rows)}
     assert found == {TopicPartition("a", 0): [3], TopicPartition("a", 1): [0, 2], TopicPartition("b", 1): [1]}
-    assert not np.any(Offsets().mask(rows))
+    assert not np.any(OffsetSet().mask(rows))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from waybill.tables.quarantine.row_filter import RowFilter
-from waybill.tables.quarantine.view import Example, Place, summarize
+from waybill.tables.quarantine.view import QuarantineExample, QuarantinePlace, summarize
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -35,7 +35,7 @@ class Rows:
             yield pa.RecordBatch.from_pylist(rows)
 
 
-def examples(*batches: list[tuple[int, int, str]]) -> tuple[Example, ...]:
+def examples(*batches: list[tuple[int, int, str]]) -> tuple[QuarantineExample, ...]:
     [group] = summarize(Rows(*batches), RowFilter.parse())  # type: ignore[arg-type]
     return group.examples
 
@@ -48,11 +48,11 @@ def test_examples_show_different_texts_of_a_reason_first() -> None:
     )
     assert {each.reason for each in found} == {"not_json: a", "not_json: b", "not_json: c"}
     assert len(found) == 3
-    assert Example(Place(1, 9), "not_json: b") in found
+    assert QuarantineExample(QuarantinePlace(1, 9), "not_json: b") in found
 
 
 def test_one_message_is_one_example() -> None:
-    assert examples([(0, 4, "not_json: a")]) == (Example(Place(0, 4), "not_json: a"),)
+    assert examples([(0, 4, "not_json: a")]) == (QuarantineExample(QuarantinePlace(0, 4), "not_json: a"),)
 
 
 def test_messages_with_the_same_text_are_examples_too() -> None:

@@ -9,12 +9,12 @@ from group_configs import StoreInMemory
 
 from waybill.base.errors import DocumentDamaged, DocumentTooNew
 from waybill.services.store import Store
-from waybill.tables.spark.group_results import GroupResults, ResultsRecorder, StreamResult, StreamStatus
+from waybill.tables.spark.group_results import GroupResults, ResultsRecorder, StreamOutcome, StreamResult
 
 KEY = "p/groups/default/partition.json"
-DONE = StreamResult("a", StreamStatus.DONE, committed=True, rows=5, lines=("partitioned a",), alerts=("a: look",))
-BROKEN = StreamResult("b", StreamStatus.FAILED, error="ParserBroken", message="raised")
-AWAY = StreamResult("c", StreamStatus.FAILED, committed=True, rows=2, error="StoreUnavailable", retriable=True)
+DONE = StreamResult("a", StreamOutcome.DONE, committed=True, rows=5, lines=("partitioned a",), alerts=("a: look",))
+BROKEN = StreamResult("b", StreamOutcome.FAILED, error="ParserBroken", message="raised")
+AWAY = StreamResult("c", StreamOutcome.FAILED, committed=True, rows=2, error="StoreUnavailable", retriable=True)
 
 
 @pytest.fixture
@@ -56,19 +56,19 @@ def test_a_later_try_keeps_what_a_retry_does_not_change_and_adds_to_the_rest(sto
     recording = recorder(store, earlier=earlier)
     assert recording.results.streams == {"a": DONE, "b": BROKEN}
     assert not recording.results.ended
-    recording.add(StreamResult("c", StreamStatus.NOTHING_NEW))
+    recording.add(StreamResult("c", StreamOutcome.NOTHING_NEW))
     again = recording.results.streams["c"]
-    assert (again.status, again.committed, again.rows, again.error) == (StreamStatus.DONE, True, 2, None)
+    assert (again.status, again.committed, again.rows, again.error) == (StreamOutcome.DONE, True, 2, None)
 
 
 def test_after_a_killed_try_a_stream_with_nothing_new_counts_as_committed(store: StoreInMemory) -> None:
     killed = GroupResults("r1", ("a", "b", "c"), ended=False, streams={"a": DONE})
     recording = recorder(store, earlier=killed)
-    recording.add(StreamResult("b", StreamStatus.NOTHING_NEW))
+    recording.add(StreamResult("b", StreamOutcome.NOTHING_NEW))
     assert recording.results.streams["b"].committed
     ended = GroupResults("r1", ("a", "b", "c"), ended=True, streams={"a": DONE})
     recording = recorder(store, earlier=ended)
-    recording.add(StreamResult("b", StreamStatus.NOTHING_NEW))
+    recording.add(StreamResult("b", StreamOutcome.NOTHING_NEW))
     assert not recording.results.streams["b"].committed
 
 
@@ -91,7 +91,7 @@ def test_results_of_a_newer_version_are_refused(store: StoreInMemory) -> None:
         ({}, True, ()),
         ({"alerts": ("a: look",)}, False, ("a: look",)),
         (
-            {"status": StreamStatus.FAILED, "error": "E", "message": "why", "alerts": ("look",)},
+            {"status": StreamOutcome.FAILED, "error": "E", "message": "why", "alerts": ("look",)},
             False,
             ("E: why", "look"),
         ),
@@ -100,5 +100,5 @@ def test_results_of_a_newer_version_are_refused(store: StoreInMemory) -> None:
 def test_a_result_is_sound_without_error_and_alert(
     changes: dict[str, Any], is_sound: bool, problems: tuple[str, ...]
 ) -> None:
-    result = StreamResult(**{"stream": "a", "status": StreamStatus.DONE, **changes})
+    result = StreamResult(**{"stream": "a", "status": StreamOutcome.DONE, **changes})
     assert (result.is_sound, result.problems) == (is_sound, problems)

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from waybill.base.errors import ParserBroken, StoreUnavailable
-from waybill.tables.spark.group_results import StreamStatus
+from waybill.tables.spark.group_results import StreamOutcome
 from waybill.tables.spark.job import add_stream, current_stream
 from waybill.tables.spark.side_by_side import StartedOnce, StreamWork, run_side_by_side
 
@@ -33,12 +33,12 @@ def test_a_stream_that_fails_ends_only_its_own_part() -> None:
     done = run_side_by_side("partition", list("abcdef"), do, parallel=3, on_end=ignore)
     results = {work.stream: work.result() for work in done}
     assert [(r.stream, r.status, r.error, r.retriable) for r in results.values()] == [
-        ("a", StreamStatus.DONE, None, False),
-        ("b", StreamStatus.FAILED, "ParserBroken", False),
-        ("c", StreamStatus.FAILED, "StoreUnavailable", True),
-        ("d", StreamStatus.FAILED, "RuntimeError", True),
-        ("e", StreamStatus.FAILED, "MemoryError", True),
-        ("f", StreamStatus.DONE, None, False),
+        ("a", StreamOutcome.DONE, None, False),
+        ("b", StreamOutcome.FAILED, "ParserBroken", False),
+        ("c", StreamOutcome.FAILED, "StoreUnavailable", True),
+        ("d", StreamOutcome.FAILED, "RuntimeError", True),
+        ("e", StreamOutcome.FAILED, "MemoryError", True),
+        ("f", StreamOutcome.DONE, None, False),
     ]
     assert results["b"].committed, "what was committed before the error stays known"
     assert results["b"].message == str(faults["b"])
@@ -70,7 +70,7 @@ def test_what_follows_a_part_that_failed_is_done_all_the_same() -> None:
 
     [work] = run_side_by_side("partition", ["a"], do, parallel=1, on_end=ignore)
     result = work.result()
-    assert (result.status, result.lines, result.error) == (StreamStatus.FAILED, ("hours marked",), "ParserBroken")
+    assert (result.status, result.lines, result.error) == (StreamOutcome.FAILED, ("hours marked",), "ParserBroken")
 
 
 def test_no_further_stream_is_begun_when_spark_has_ended() -> None:

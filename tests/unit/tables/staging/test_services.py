@@ -10,7 +10,7 @@ import pytest
 from waybill.base.errors import CoordinationUnavailable
 from waybill.config.models import Config
 from waybill.tables.staging import services
-from waybill.tables.staging.services import Services, services_of
+from waybill.tables.staging.services import StagingServices, services_of
 
 
 class ArchiveOfTwoTopics:
@@ -30,8 +30,8 @@ def config_of(*names: str) -> Config:
 CONFIG = config_of("a", "b", "c")
 
 
-def shared(archive: Any) -> Services:
-    return Services(CONFIG, archive, cast("Any", None), ExitStack())
+def shared(archive: Any) -> StagingServices:
+    return StagingServices(CONFIG, archive, cast("Any", None), ExitStack())
 
 
 def test_the_archive_is_listed_once_for_all_streams() -> None:

@@ -9,8 +9,6 @@ from kazoo.exceptions import BadVersionError, NodeExistsError
 
 from waybill.base.errors import CoordinationUnavailable, ObjectMissing, StoreUnavailable
 
-__all__ = ["Died", "MemoryS3", "MemoryZooKeeper"]
-
 MOST_NODE_BYTES = 1_048_575
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from waybill.config.names import TopicPartition
-from waybill.services.kafka.cluster_state import Broker, ClusterState, PartitionState
+from waybill.services.kafka.cluster_state import Broker, ClusterState, TopicPartitionReplicas
 from waybill.services.kafka.controllers import Quorum
 from waybill.services.kafka.kafka import LogRange
 from waybill.watch.kafka_cluster.forecast_inputs import SeenLog, _unarchived, voters_away
@@ -14,7 +14,7 @@ STATE = ClusterState(
     "c",
     1,
     {each: Broker(each, "h", 1, None) for each in (1, 2)},
-    {TopicPartition("flights", 0): PartitionState(1, 1, (1, 2, 3), (1, 2), ())},
+    {TopicPartition("flights", 0): TopicPartitionReplicas(1, 1, (1, 2, 3), (1, 2), ())},
 )
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.config.models.kafka_promises import KafkaPromiseName, KafkaPromises
-from waybill.config.models.kafka_topics import KafkaTopic
+from waybill.config.models.kafka_topics import DeclaredTopic
 from waybill.config.names import TopicPartition
-from waybill.services.kafka.cluster_state import Broker, ClusterState, PartitionState
+from waybill.services.kafka.cluster_state import Broker, ClusterState, TopicPartitionReplicas
 from waybill.services.kafka.controllers import Quorum
 from waybill.services.kafka.log_directories import LogDirectory
 from waybill.watch.incidents.failures import Failures
@@ -34,12 +34,12 @@ MINUTE = 60_000
 BROKERS = {node: Broker(node, f"b{node}", 9092, f"rack-{node}") for node in (1, 2, 3)}
 
 
-def partition(replicas: list[int], in_sync: list[int], leader: int | None = None) -> PartitionState:
+def partition(replicas: list[int], in_sync: list[int], leader: int | None = None) -> TopicPartitionReplicas:
     leading = (in_sync[0] if in_sync else -1) if leader is None else leader
-    return PartitionState(leading, 1, tuple(replicas), tuple(in_sync), ())
+    return TopicPartitionReplicas(leading, 1, tuple(replicas), tuple(in_sync), ())
 
 
-def cluster(partitions: Mapping[str, PartitionState], live: tuple[int, ...] = (1, 2, 3)) -> ClusterState:
+def cluster(partitions: Mapping[str, TopicPartitionReplicas], live: tuple[int, ...] = (1, 2, 3)) -> ClusterState:
     tps = {TopicPartition.parse(name): each for name, each in partitions.items()}
     brokers = {node: BROKERS[node] for node in live}
     return ClusterState("c", 1, brokers, tps, {tp.topic: "id" for tp in tps})
@@ -53,7 +53,7 @@ def findings(
     *,
     promises: dict[str, Any] | None = None,
     rules: Mapping[str, TopicRules] | None = None,
-    declared: Mapping[str, KafkaTopic] | None = None,
+    declared: Mapping[str, DeclaredTopic] | None = None,
     listed: tuple[str, ...] = ("flights",),
     history: IsrHistory | None = None,
     commits: Mapping[str, tuple[int, int]] | None = None,
@@ -106,7 +106,7 @@ def test_sound_cluster_breaks_no_promise() -> None:
     ],
 )
 def test_state_of_a_topic_partition_follows_from_its_replicas(
-    state: PartitionState, expected: set[ReplicaState]
+    state: TopicPartitionReplicas, expected: set[ReplicaState]
 ) -> None:
     found = classify(cluster({"flights/0": state}), {"flights": TopicRules(min_in_sync=2)})
     assert {name for name, tps in found.items() if tps} == expected
@@ -178,7 +178,7 @@ def test_skew_names_the_broker_or_rack_with_the_most() -> None:
 
 def test_skew_recommends_a_plan_only_where_a_plan_does_something() -> None:
     uneven = cluster({f"flights/{n}": partition([1], [1]) for n in range(40)})
-    declared = {"flights": KafkaTopic.model_validate({"partitions": 40})}
+    declared = {"flights": DeclaredTopic.model_validate({"partitions": 40})}
     assert findings(uneven)["leader_skew"].command == "waybill kafka health"
     assert findings(uneven, declared=declared)["leader_skew"].command == "waybill kafka plan"
     assert findings(uneven, declared=declared)["replica_skew"].command == "waybill kafka health"
@@ -193,13 +193,13 @@ def test_detail_names_the_first_and_names_has_all() -> None:
 
 def test_topic_below_what_is_declared_is_named() -> None:
     written = {"partitions": 2, "replication_factor": 3, "min_insync_replicas": 2}
-    declared = {"flights": KafkaTopic.model_validate(written)}
+    declared = {"flights": DeclaredTopic.model_validate(written)}
     assert broken(findings(declared=declared)) == set()
     few = cluster({"flights/0": partition([1, 2], [1, 2])})
     assert "flights has 2 replicas, and 3" in findings(few, declared=declared)["below_declared"].detail
     low = findings(declared=declared, rules={"flights": TopicRules(min_in_sync=1)})["below_declared"]
     assert "min.insync.replicas 1" in low.detail
-    defaults = {"flights": KafkaTopic.model_validate({"partitions": 2})}
+    defaults = {"flights": DeclaredTopic.model_validate({"partitions": 2})}
     assert broken(findings(few, declared=defaults, rules={"flights": TopicRules(min_in_sync=1)})) == set()
     absent = findings(declared={**declared, "orders": declared["flights"]})["below_declared"]
     assert (absent.verdict, absent.detail) == (Verdict.BROKEN, "orders does not exist")
@@ -207,7 +207,7 @@ def test_topic_below_what_is_declared_is_named() -> None:
 
 def test_what_the_user_may_not_describe_is_unknown_and_not_kept() -> None:
     written = {"partitions": 2, "replication_factor": 3, "min_insync_replicas": 2}
-    declared = {"flights": KafkaTopic.model_validate(written)}
+    declared = {"flights": DeclaredTopic.model_validate(written)}
     reduced = cluster({"flights/0": partition([1, 2, 3], [1, 2])})
     found = findings(reduced, rules={}, declared=declared)
     for name in ("below_declared", "unclean_election", "under_min_isr"):
@@ -217,7 +217,7 @@ def test_what_the_user_may_not_describe_is_unknown_and_not_kept() -> None:
 
 def test_hidden_topic_is_not_reported_as_missing() -> None:
     state = replace(cluster({"other/0": partition([1], [1])}), refused=frozenset({"flights"}))
-    declared = {"flights": KafkaTopic.model_validate({"partitions": 2})}
+    declared = {"flights": DeclaredTopic.model_validate({"partitions": 2})}
     found = findings(state, declared=declared)
     assert found["missing_topics"].verdict is found["below_declared"].verdict is Verdict.UNKNOWN
     assert "may not describe topic flights" in found["missing_topics"].detail
@@ -226,7 +226,7 @@ def test_hidden_topic_is_not_reported_as_missing() -> None:
 def test_unclean_election_counts_for_topics_of_streams_unless_declared() -> None:
     unclean = {"flights": TopicRules(2, True), "other": TopicRules(2, True)}
     assert findings(rules=unclean)["unclean_election"].detail == "flights"
-    declared = {"flights": KafkaTopic.model_validate({"partitions": 2, "unclean_leader_election": True})}
+    declared = {"flights": DeclaredTopic.model_validate({"partitions": 2, "unclean_leader_election": True})}
     assert "unclean_election" not in broken(findings(rules=unclean, declared=declared))
 
 

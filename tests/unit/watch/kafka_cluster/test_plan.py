@@ -7,12 +7,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.config.models.kafka_topics import KafkaTopic
+from waybill.config.models.kafka_topics import DeclaredTopic
 from waybill.config.names import TopicPartition
-from waybill.services.kafka.cluster_state import Broker, ClusterState, PartitionState
+from waybill.services.kafka.cluster_state import Broker, ClusterState, TopicPartitionReplicas
 from waybill.watch.kafka_cluster.apply import _is_agreed
 from waybill.watch.kafka_cluster.config_changes import ConfigChange
-from waybill.watch.kafka_cluster.plan import (
+from waybill.watch.kafka_cluster.plan_text import describe, describe_left, plan_document
+from waybill.watch.kafka_cluster.topics_plan import (
     AddPartitions,
     AlterConfigs,
     CreateTopic,
@@ -26,24 +27,23 @@ from waybill.watch.kafka_cluster.plan import (
     WaitForReassignment,
     make_plan,
 )
-from waybill.watch.kafka_cluster.plan_text import describe, describe_left, plan_document
 
 BROKERS = {node_id: Broker(node_id, "h", 1, f"r{node_id % 3}") for node_id in range(1, 5)}
 
 
-def topic(**fields: object) -> KafkaTopic:
-    return KafkaTopic.model_validate({"partitions": 2, "replication_factor": 2, "min_insync_replicas": 1, **fields})
+def topic(**fields: object) -> DeclaredTopic:
+    return DeclaredTopic.model_validate({"partitions": 2, "replication_factor": 2, "min_insync_replicas": 1, **fields})
 
 
 def state(*replicas: tuple[int, ...], name: str = "t", leader: int | None = None) -> ClusterState:
     partitions = {
-        TopicPartition(name, number): PartitionState(each[0] if leader is None else leader, 0, each, each, ())
+        TopicPartition(name, number): TopicPartitionReplicas(each[0] if leader is None else leader, 0, each, each, ())
         for number, each in enumerate(replicas)
     }
     return ClusterState("c", 1, BROKERS, partitions, {name: "id"} if replicas else {})
 
 
-def inputs(declared: KafkaTopic, found: ClusterState, **fields: object) -> Inputs:
+def inputs(declared: DeclaredTopic, found: ClusterState, **fields: object) -> Inputs:
     configs = {"t": declared.topic_configs()} if found.partitions else {}
     return replace(Inputs({"t": declared}, found, configs), **fields)  # type: ignore[arg-type]
 
@@ -78,7 +78,7 @@ def test_only_configs_that_differ_are_changed() -> None:
 
 
 def test_defaults_change_nothing_of_a_topic_that_exists_but_unclean_elections() -> None:
-    declared = KafkaTopic.model_validate({"partitions": 2})
+    declared = DeclaredTopic.model_validate({"partitions": 2})
     configs = {"min.insync.replicas": "3", "cleanup.policy": "compact", "retention.ms": "1"}
     clean = {**configs, "unclean.leader.election.enable": "false"}
     for replicas in ((1,), (1, 2, 3, 4)):
@@ -105,12 +105,12 @@ def test_changes_that_can_cost_messages_are_a_step_of_their_own_after_the_others
 
 
 def test_min_isr_is_not_raised_above_the_replicas() -> None:
-    declared = KafkaTopic.model_validate({"partitions": 1, "min_insync_replicas": 2})
+    declared = DeclaredTopic.model_validate({"partitions": 1, "min_insync_replicas": 2})
     configs = {**declared.topic_configs(), "min.insync.replicas": "1"}
     plan = make_plan(inputs(declared, state((1,)), configs={"t": configs}))
     assert not plan.steps
     assert "min.insync.replicas is not raised to 2, because it has 1 replicas" in plan.refused[0].reason
-    both = KafkaTopic.model_validate({"partitions": 1, "min_insync_replicas": 2, "replication_factor": 2})
+    both = DeclaredTopic.model_validate({"partitions": 1, "min_insync_replicas": 2, "replication_factor": 2})
     steps = make_plan(inputs(both, state((1,)), configs={"t": configs})).steps
     assert [type(step) for step in steps] == [Reassign, AlterConfigs]
 
@@ -199,7 +199,7 @@ def test_nothing_is_copied_or_added_if_copies_under_way_are_not_known() -> None:
 
 def test_preferred_leader_is_elected_if_it_is_in_sync() -> None:
     assert make_plan(inputs(topic(), state((1, 2), (2, 1), leader=2))).steps == [ElectPreferredLeaders("t", (0,))]
-    late = {TopicPartition("t", 0): PartitionState(2, 0, (1, 2), (2,), ())}
+    late = {TopicPartition("t", 0): TopicPartitionReplicas(2, 0, (1, 2), (2,), ())}
     found = replace(state((1, 2)), partitions=late)
     assert not make_plan(inputs(topic(partitions=1), found)).steps
 
@@ -222,7 +222,7 @@ def carry_out(  # noqa: C901 - a case for each step
     partitions, ids = dict(found.partitions), dict(found.topic_ids)
 
     def put(name: str, number: int, replicas: tuple[int, ...]) -> None:
-        partitions[TopicPartition(name, number)] = PartitionState(replicas[0], 0, replicas, replicas, ())
+        partitions[TopicPartition(name, number)] = TopicPartitionReplicas(replicas[0], 0, replicas, replicas, ())
 
     for step in steps:
         match step:

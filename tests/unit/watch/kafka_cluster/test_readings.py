@@ -15,14 +15,17 @@ from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorRespo
 
 from waybill.base.errors import ConfigError, KafkaUnavailable
 from waybill.config.names import TopicPartition
-from waybill.services.kafka.cluster_state import Broker, ClusterState, PartitionState
+from waybill.services.kafka.cluster_state import Broker, ClusterState, TopicPartitionReplicas
 from waybill.watch.incidents.failures import Failures
 from waybill.watch.kafka_cluster import readings
-from waybill.watch.kafka_cluster.readings import GroupReading, SlowReadings, Wanted
+from waybill.watch.kafka_cluster.readings import GroupReading, SlowReadings, WantedReadings
 
 TP = TopicPartition("flights", 0)
 STATE = ClusterState(
-    "c", 1, {node: Broker(node, "h", 1, None) for node in (1, 2)}, {TP: PartitionState(1, 1, (1, 2), (1, 2), ())}
+    "c",
+    1,
+    {node: Broker(node, "h", 1, None) for node in (1, 2)},
+    {TP: TopicPartitionReplicas(1, 1, (1, 2), (1, 2), ())},
 )
 REFUSED = kafka_errors.GroupAuthorizationFailedError
 
@@ -98,7 +101,7 @@ def read_groups(
 ) -> tuple[readings.Groups, list[str]]:
     monkeypatch.setattr(readings, "KafkaSource", FakeSource({TP: 100} if ends is None else ends, {}))
     missing: list[str] = []
-    wanted = Wanted(groups=patterns, known_groups=known)
+    wanted = WantedReadings(groups=patterns, known_groups=known)
     return readings._read_groups(cluster, STATE, wanted, missing, Failures()), missing  # type: ignore[arg-type]
 
 
@@ -209,7 +212,7 @@ def test_an_error_in_one_answer_hides_no_other_group(monkeypatch: pytest.MonkeyP
     cluster = FakeCluster({1: {"app-1": "Stable", "app-2": "Stable"}, 2: {}}, {"app-1": "no offset", "app-2": 90})
     failures = Failures()
     monkeypatch.setattr(readings, "KafkaSource", FakeSource({TP: 100}, {}))
-    found = readings._read_groups(cluster, STATE, Wanted(groups=("app-.*",)), [], failures)  # type: ignore[arg-type]
+    found = readings._read_groups(cluster, STATE, WantedReadings(groups=("app-.*",)), [], failures)  # type: ignore[arg-type]
     assert found.read == {"app-2": GroupReading("Stable", 90, 10)}
     assert "consumer group 'app-1': unexpected" in found.unread["app-1"]
     assert len(failures.texts) == 1
@@ -224,7 +227,7 @@ def test_markers_before_an_idle_group_are_no_messages(
     """V5: a transactional consumer that has read everything stands one before the end, at the marker."""
     monkeypatch.setattr(readings, "KafkaSource", FakeSource({TP: 100}, {}))
     monkeypatch.setattr(readings, "count_waiting", lambda *_: 0)
-    wanted = Wanted(groups=("app",), committed={} if committed_before is None else {"app": committed_before})
+    wanted = WantedReadings(groups=("app",), committed={} if committed_before is None else {"app": committed_before})
     cluster = FakeCluster({1: {"app": "Stable"}, 2: {}}, {"app": 98})
     found = readings._read_groups(cluster, STATE, wanted, [], Failures())  # type: ignore[arg-type]
     assert found.read["app"].lag == lag
@@ -237,6 +240,6 @@ def test_offsets_that_cannot_be_read_count_as_messages(monkeypatch: pytest.Monke
     monkeypatch.setattr(readings, "KafkaSource", FakeSource({TP: 100}, {}))
     monkeypatch.setattr(readings, "count_waiting", refuse)
     cluster = FakeCluster({1: {"app": "Stable"}, 2: {}}, {"app": 98})
-    wanted = Wanted(groups=("app",), committed={"app": 98})
+    wanted = WantedReadings(groups=("app",), committed={"app": 98})
     found = readings._read_groups(cluster, STATE, wanted, [], Failures())  # type: ignore[arg-type]
     assert found.read["app"].lag == 2

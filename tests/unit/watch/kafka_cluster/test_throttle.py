@@ -10,15 +10,15 @@ import pytest
 
 from waybill.base.errors import ConfigError
 from waybill.config.names import TopicPartition
-from waybill.services.kafka.cluster_state import Broker, ClusterState, PartitionState
+from waybill.services.kafka.cluster_state import Broker, ClusterState, TopicPartitionReplicas
 from waybill.services.kafka.topic_changes import Resource
 from waybill.watch.kafka_cluster import throttle
-from waybill.watch.kafka_cluster.plan import Move
 from waybill.watch.kafka_cluster.throttle import Throttle, throttled_topics
+from waybill.watch.kafka_cluster.topics_plan import ReplicaMove
 
 LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
 LEADER, FOLLOWER = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
-MOVES = [Move(TopicPartition("t", 0), (1,), (1, 2), None)]
+MOVES = [ReplicaMove(TopicPartition("t", 0), (1,), (1, 2), None)]
 
 
 class FakeKafka:
@@ -48,7 +48,7 @@ class FakeKafka:
         return dict(self.configs.get((Resource.TOPIC, topic), {}))
 
     def state(self, _: Any, topics: Iterable[str]) -> ClusterState:
-        partitions = {TopicPartition(topic, 0): PartitionState(1, 0, (1,), (1,), ()) for topic in topics}
+        partitions = {TopicPartition(topic, 0): TopicPartitionReplicas(1, 0, (1,), (1,), ()) for topic in topics}
         return ClusterState("c", 1, {node: Broker(node, "h", 1, None) for node in self.alive}, partitions)
 
 
@@ -165,7 +165,7 @@ def test_copies_under_way_get_the_new_rate(kafka: FakeKafka, store: Any, changes
 
 def test_rate_that_copies_of_another_topic_need_stays(kafka: FakeKafka, store: Any) -> None:
     make(store, 5).limit("t", MOVES)
-    make(store, 6).limit("u", [Move(TopicPartition("u", 0), (2,), (2, 3), None)])
+    make(store, 6).limit("u", [ReplicaMove(TopicPartition("u", 0), (2,), (2, 3), None)])
     make(store, 5).remove("t")
     assert [kafka.rates(node) for node in (1, 2, 3)] == [{}, both(6), both(6)]
     make(store, 5).remove("u")

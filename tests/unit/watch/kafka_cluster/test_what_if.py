@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.config.names import TopicPartition
-from waybill.services.kafka.cluster_state import Broker, ClusterState, PartitionState
+from waybill.services.kafka.cluster_state import Broker, ClusterState, TopicPartitionReplicas
 from waybill.watch.kafka_cluster.what_if import (
     ClusterRules,
-    Effect,
+    OutageEffect,
     PartitionForecast,
     TopicRules,
     Unarchived,
@@ -27,15 +27,17 @@ TP = TopicPartition("flights", 0)
 FIVE = range(1, 6)
 
 
-def cluster(partition: PartitionState, brokers: Iterable[int] = (1, 2, 3)) -> ClusterState:
+def cluster(partition: TopicPartitionReplicas, brokers: Iterable[int] = (1, 2, 3)) -> ClusterState:
     return ClusterState("c", 1, {each: Broker(each, "h", 1, f"r{each % 2}") for each in brokers}, {TP: partition})
 
 
-def led(leader: int, replicas: tuple[int, ...], in_sync: tuple[int, ...] | None = None) -> PartitionState:
-    return PartitionState(leader, 1, replicas, replicas if in_sync is None else in_sync, ())
+def led(leader: int, replicas: tuple[int, ...], in_sync: tuple[int, ...] | None = None) -> TopicPartitionReplicas:
+    return TopicPartitionReplicas(leader, 1, replicas, replicas if in_sync is None else in_sync, ())
 
 
-def only(partition: PartitionState, lost: Iterable[int], rules: ClusterRules | None = None) -> PartitionForecast:
+def only(
+    partition: TopicPartitionReplicas, lost: Iterable[int], rules: ClusterRules | None = None
+) -> PartitionForecast:
     (found,) = forecast(cluster(partition), rules or ClusterRules({"flights": TopicRules(2)}), set(lost)).partitions
     return found
 
@@ -43,35 +45,35 @@ def only(partition: PartitionState, lost: Iterable[int], rules: ClusterRules | N
 @pytest.mark.parametrize(
     ("lost", "effect", "leader"),
     [
-        ([3], Effect.FEWER_REPLICAS, 1),
-        ([1], Effect.LEADER_MOVES, 2),
-        ([1, 2], Effect.NO_WRITES, 3),
-        ([1, 2, 3], Effect.OFFLINE, -1),
+        ([3], OutageEffect.FEWER_REPLICAS, 1),
+        ([1], OutageEffect.LEADER_MOVES, 2),
+        ([1, 2], OutageEffect.NO_WRITES, 3),
+        ([1, 2, 3], OutageEffect.OFFLINE, -1),
     ],
 )
-def test_effect_grows_with_the_lost_replicas(lost: list[int], effect: Effect, leader: int) -> None:
+def test_effect_grows_with_the_lost_replicas(lost: list[int], effect: OutageEffect, leader: int) -> None:
     found = only(led(1, (1, 2, 3)), lost)
     assert (found.effect, found.leader) == (effect, leader)
 
 
 def test_replica_that_is_not_in_sync_leads_only_if_the_topic_allows_it() -> None:
     partition = led(1, (1, 2), in_sync=(1,))
-    assert only(partition, [1]).effect is Effect.OFFLINE
+    assert only(partition, [1]).effect is OutageEffect.OFFLINE
     found = only(partition, [1], ClusterRules({"flights": TopicRules(1, allows_unclean_election=True)}))
-    assert (found.effect, found.leader, found.only_copy) == (Effect.UNCLEAN, 2, True)
+    assert (found.effect, found.leader, found.only_copy) == (OutageEffect.UNCLEAN, 2, True)
 
 
 def test_eligible_replica_leads_without_an_unclean_election() -> None:
     partition = led(1, (1, 2), in_sync=(1,))
     found = only(partition, [1], ClusterRules({"flights": TopicRules(1)}, eligible={TP: (2,)}))
-    assert (found.effect, found.leader) == (Effect.LEADER_MOVES, 2)
+    assert (found.effect, found.leader) == (OutageEffect.LEADER_MOVES, 2)
 
 
 def test_without_a_majority_of_controllers_nobody_is_elected() -> None:
     rules = ClusterRules({"flights": TopicRules(1)}, voters=frozenset({1, 2, 3}))
-    assert only(led(1, (1, 2, 3)), [1, 2], rules).effect is Effect.OFFLINE
+    assert only(led(1, (1, 2, 3)), [1, 2], rules).effect is OutageEffect.OFFLINE
     waiting = only(led(3, (3, 1)), [1, 2], rules)
-    assert waiting.effect is Effect.NO_WRITES, "the lost follower stays in sync, and the leader waits for it"
+    assert waiting.effect is OutageEffect.NO_WRITES, "the lost follower stays in sync, and the leader waits for it"
 
 
 def test_controllers_that_are_no_brokers_count_for_the_majority() -> None:
@@ -82,7 +84,7 @@ def test_controllers_that_are_no_brokers_count_for_the_majority() -> None:
     rules = ClusterRules({"flights": TopicRules(1)}, voters=voters, away=frozenset({101}))
     found = forecast(cluster(led(1, (1, 2, 3))), rules, {1, 2})
     assert (found.had_quorum, found.keeps_quorum) == (True, False)
-    assert only(led(1, (1, 2, 3)), [1, 2], rules).effect is Effect.OFFLINE
+    assert only(led(1, (1, 2, 3)), [1, 2], rules).effect is OutageEffect.OFFLINE
 
 
 @pytest.mark.parametrize(
@@ -92,12 +94,12 @@ def test_controllers_that_are_no_brokers_count_for_the_majority() -> None:
 def test_majority_that_is_lost_already_stays_lost(rules: ClusterRules) -> None:
     found = forecast(cluster(led(1, (1, 2))), rules, {1})
     assert (found.had_quorum, found.keeps_quorum) == (False, False)
-    assert found.partitions[0].effect is Effect.OFFLINE, "nobody can elect broker 2"
+    assert found.partitions[0].effect is OutageEffect.OFFLINE, "nobody can elect broker 2"
 
 
 def test_topic_partition_that_is_broken_already_is_told_apart() -> None:
     found = only(led(-1, (1, 2), in_sync=(1,)), [1])
-    assert (found.before, found.effect, found.is_worse) == (Effect.OFFLINE, Effect.OFFLINE, False)
+    assert (found.before, found.effect, found.is_worse) == (OutageEffect.OFFLINE, OutageEffect.OFFLINE, False)
 
 
 def test_stream_counts_messages_that_only_lost_brokers_have() -> None:
@@ -141,7 +143,7 @@ def test_rack_is_its_live_brokers() -> None:
 class Controller:
     """Fences brokers one at a time, as Kafka's controller does: an oracle that knows nothing of forecasts."""
 
-    def __init__(self, partition: PartitionState, settings: TopicRules) -> None:
+    def __init__(self, partition: TopicPartitionReplicas, settings: TopicRules) -> None:
         self.leader, self.in_sync = partition.leader, set(partition.in_sync)
         self.replicas, self.settings = partition.replicas, settings
         self.live = set(FIVE)
@@ -165,15 +167,15 @@ class Controller:
 
 
 @st.composite
-def partitions(draw: st.DrawFn) -> PartitionState:
+def partitions(draw: st.DrawFn) -> TopicPartitionReplicas:
     replicas = tuple(draw(st.permutations(FIVE))[: draw(st.integers(1, 4))])
     in_sync = tuple(each for each in replicas if draw(st.booleans())) or replicas[:1]
-    return PartitionState(draw(st.sampled_from(in_sync)), 1, replicas, in_sync, ())
+    return TopicPartitionReplicas(draw(st.sampled_from(in_sync)), 1, replicas, in_sync, ())
 
 
 @given(partitions(), st.sets(st.sampled_from(FIVE), min_size=1), st.integers(1, 3))
 def test_forecast_agrees_with_a_controller_that_fences_in_any_order(
-    partition: PartitionState, lost: set[int], min_in_sync: int
+    partition: TopicPartitionReplicas, lost: set[int], min_in_sync: int
 ) -> None:
     settings = TopicRules(min_in_sync)
     found = forecast(cluster(partition, FIVE), ClusterRules({"flights": settings}), lost).partitions
@@ -181,31 +183,31 @@ def test_forecast_agrees_with_a_controller_that_fences_in_any_order(
         controller = Controller(partition, settings)
         for broker in order:
             controller.fence(broker)
-        now = PartitionState(controller.leader, 2, partition.replicas, tuple(controller.in_sync), ())
+        now = TopicPartitionReplicas(controller.leader, 2, partition.replicas, tuple(controller.in_sync), ())
         happened = observe(partition, now, controller.live, settings, answers=controller.leader >= 0)
         if not found:
             assert lost.isdisjoint(partition.replicas)
             continue
         assert found[0].effect is happened
         # Which of several in-sync replicas leads may depend on the order in which brokers end.
-        if len(lost) == 1 and happened is not Effect.OFFLINE:
+        if len(lost) == 1 and happened is not OutageEffect.OFFLINE:
             assert found[0].leader == controller.leader
 
 
 @given(partitions(), st.sampled_from(FIVE), st.integers(1, 3))
 def test_forecast_of_one_lost_broker_agrees_where_unclean_elections_are_allowed(
-    partition: PartitionState, lost: int, min_in_sync: int
+    partition: TopicPartitionReplicas, lost: int, min_in_sync: int
 ) -> None:
     settings = TopicRules(min_in_sync, allows_unclean_election=True)
     found = forecast(cluster(partition, FIVE), ClusterRules({"flights": settings}), {lost}).partitions
     controller = Controller(partition, settings)
     controller.fence(lost)
     if found:
-        assert (found[0].leader, found[0].effect is Effect.UNCLEAN) == (controller.leader, controller.was_unclean)
+        assert (found[0].leader, found[0].effect is OutageEffect.UNCLEAN) == (controller.leader, controller.was_unclean)
 
 
 @given(partitions(), st.sets(st.sampled_from(FIVE)), st.sampled_from(FIVE))
-def test_losing_more_brokers_never_harms_less(partition: PartitionState, lost: set[int], one_more: int) -> None:
+def test_losing_more_brokers_never_harms_less(partition: TopicPartitionReplicas, lost: set[int], one_more: int) -> None:
     rules = ClusterRules({"flights": TopicRules(2)})
     few = forecast(cluster(partition, FIVE), rules, lost).partitions
     more = forecast(cluster(partition, FIVE), rules, lost | {one_more}).partitions

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from waybill.archive.chain.gaps import Gap, GapKind
 from waybill.config.names import TopicPartition
 from waybill.services.coordination import CommittedOffset, DayMark, MarkedOffset, OffsetCounts, StreamMark
-from waybill.watch.ledger import Imbalance, Line, LogTerms, Period, PeriodLedger, Periods
+from waybill.watch.ledger import Imbalance, LedgerPeriod, Line, LogTerms, PeriodLedger, Periods
 from waybill.watch.ledger.archived import Chain, log_terms
 from waybill.watch.ledger.rows import RowCounts
 
@@ -135,7 +135,7 @@ def test_a_day_mark_is_read_as_it_was_stored(offsets: dict[TopicPartition, int],
 
 
 def test_a_part_of_the_periods_does_not_show_what_is_wrong_in_others() -> None:
-    first, second = Period(0, None, 1), Period(1, 1, None)
+    first, second = LedgerPeriod(0, None, 1), LedgerPeriod(1, 1, None)
     lines = [Line(TP, LogTerms(0, 10, None, 0, 10)), Line(TP, LogTerms(10, 20, None, 0, 10))]
     early, late, whole = (Imbalance(TP, *offsets, "wrong") for offsets in ((3, 5), (12, 13), (0, 0)))
     ledger = PeriodLedger("flights", 1, 0, [(first, lines[:1]), (second, lines[1:])], (), [early, late, whole])

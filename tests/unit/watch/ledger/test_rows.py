@@ -21,7 +21,7 @@ from waybill.services.store import Store
 from waybill.tables.iceberg import StreamTables, commit_snapshot, ensure_tables
 from waybill.tables.iceberg.state import live_files
 from waybill.tables.partition.rows import table_rows
-from waybill.tables.quarantine.offset_sets import Offsets
+from waybill.tables.quarantine.offset_sets import OffsetSet
 from waybill.tables.quarantine.view import View
 from waybill.tables.staging.file_writer import write_data_files
 from waybill.watch.ledger import differences
@@ -121,7 +121,7 @@ def test_a_table_without_a_snapshot_has_no_rows(tables: StreamTables) -> None:
 
 def test_rows_of_lost_objects_are_counted_by_their_offsets(tables: StreamTables) -> None:
     append(tables.main, [(tp, offset) for tp in TPS[:2] for offset in range(20)])
-    view = View(tables, {TPS[0]: 15, TPS[1]: 20}, Offsets())
+    view = View(tables, {TPS[0]: 15, TPS[1]: 20}, OffsetSet())
     assert count_lost(view, {TPS[0]: [(3, 6), (10, 20)]}) == {TPS[0]: 3 + 5}
 
 
@@ -139,7 +139,7 @@ def test_objects_whose_rows_are_not_as_many_are_named_neighbours_together(
     )
     missing = {21, 22, 35}
     append(tables.main, [(tp, offset) for offset in range(60) if offset not in missing] + [(tp, 55), (TPS[1], 21)])
-    view = View(tables, {tp: 60}, Offsets())
+    view = View(tables, {tp: 60}, OffsetSet())
     found = find_differences(Store.__new__(Store), 1, Chain(tp, 0, end, None, ()), view, 60)
     assert [str(difference) for difference in found] == [
         f"{tp} offsets 20–39: 20 messages were archived there, and the tables have 17: 3 missing",

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from waybill.base.errors import ConfigError
 from waybill.config.connections import Connection
 from waybill.watch.ledger.signature import (
-    CheckResult,
+    SignatureCheck,
     check_signed,
     public_key_of,
     read_public_key,
@@ -47,9 +47,9 @@ def pem(key: Any) -> str:
 def test_a_signed_ledger_is_valid_however_it_is_formatted(content: Any) -> None:
     signed = sign({"content": content}, KEY)
     for text in (json.dumps(signed, indent=3), json.dumps(signed, ensure_ascii=False, sort_keys=True)):
-        assert check_signed(json.loads(text), KEY.public_key()) is CheckResult.VALID
-        assert check_signed(json.loads(text), None) is CheckResult.UNCHANGED
-        assert check_signed(json.loads(text), OTHER.public_key()) is CheckResult.WRONG_KEY
+        assert check_signed(json.loads(text), KEY.public_key()) is SignatureCheck.VALID
+        assert check_signed(json.loads(text), None) is SignatureCheck.UNCHANGED
+        assert check_signed(json.loads(text), OTHER.public_key()) is SignatureCheck.WRONG_KEY
 
 
 @given(VALUES, VALUES)
@@ -57,7 +57,7 @@ def test_any_other_content_is_changed(content: Any, other: Any) -> None:
     signed = sign({"content": content}, KEY)
     signed["ledger"] = {"content": other}
     same = json.dumps(content, sort_keys=True) == json.dumps(other, sort_keys=True)
-    expected = CheckResult.VALID if same else CheckResult.CHANGED
+    expected = SignatureCheck.VALID if same else SignatureCheck.CHANGED
     assert check_signed(signed, KEY.public_key()) is expected
 
 
@@ -68,19 +68,19 @@ def test_any_other_content_is_changed(content: Any, other: Any) -> None:
 def test_a_signature_that_was_changed_is_never_valid(name: str, given_value: Any) -> None:
     signed = copy.deepcopy(sign(LEDGER, KEY))
     signed["signature"][name] = given_value
-    assert check_signed(signed, None) is CheckResult.CHANGED
-    assert check_signed(signed, KEY.public_key()) in (CheckResult.CHANGED, CheckResult.WRONG_KEY)
+    assert check_signed(signed, None) is SignatureCheck.CHANGED
+    assert check_signed(signed, KEY.public_key()) in (SignatureCheck.CHANGED, SignatureCheck.WRONG_KEY)
 
 
 def test_a_signature_by_another_key_under_the_right_key_s_name_is_changed() -> None:
     signed = sign(LEDGER, OTHER)
     signed["signature"]["public_key"] = public_key_of(sign(LEDGER, KEY))
-    assert check_signed(signed, KEY.public_key()) is CheckResult.CHANGED
+    assert check_signed(signed, KEY.public_key()) is SignatureCheck.CHANGED
 
 
 @pytest.mark.parametrize("document", [LEDGER, None, [], {"signature": None}, {"ledger": LEDGER}, "text"])
 def test_a_file_without_a_signature_is_unsigned(document: Any) -> None:
-    assert check_signed(document, KEY.public_key()) is CheckResult.UNSIGNED
+    assert check_signed(document, KEY.public_key()) is SignatureCheck.UNSIGNED
 
 
 @pytest.mark.parametrize("text", [pem(KEY), pem(KEY).replace("\n", "\\n"), b64encode(bytes(range(32))).decode()])
@@ -105,7 +105,7 @@ def test_a_public_key_is_read_from_pem_or_base64(encoding: Encoding) -> None:
     kind = PublicFormat.Raw if encoding is Encoding.Raw else PublicFormat.SubjectPublicKeyInfo
     data = KEY.public_key().public_bytes(encoding, kind)
     text = b64encode(data).decode() if encoding is Encoding.Raw else data.decode()
-    assert check_signed(sign(LEDGER, KEY), read_public_key(text)) is CheckResult.VALID
+    assert check_signed(sign(LEDGER, KEY), read_public_key(text)) is SignatureCheck.VALID
 
 
 def test_another_public_key_is_refused() -> None:

@@ -19,12 +19,12 @@ from prometheus_client.registry import Collector
 from waybill.base.metering import Tally
 from waybill.config.models.promises import PromiseName, PromiseSeverity
 from waybill.config.names import TopicPartition
-from waybill.services.coordination import Usage
+from waybill.services.coordination import DailyUsage
 from waybill.watch.incidents.finding import REACHABLE, Finding, Verdict
 from waybill.watch.metrics.families import metric_families
 from waybill.watch.promises.log_figures import Logs
 from waybill.watch.promises.measure import Measured
-from waybill.watch.promises.samples import Offsets
+from waybill.watch.promises.samples import OffsetSample
 from waybill.watch.promises.table_figures import TableState
 
 MONITORING = Path(__file__).parents[4] / "docs" / "monitoring"
@@ -42,7 +42,7 @@ def finding(promise: str, value: float | None, verdict: Verdict = Verdict.KEPT, 
     )
 
 
-def samples(measured: Measured, usage: Sequence[Usage] | None = None) -> dict[str, float]:
+def samples(measured: Measured, usage: Sequence[DailyUsage] | None = None) -> dict[str, float]:
     """Return the samples by name and labels, through the text format."""
 
     class Once(Collector):
@@ -61,7 +61,7 @@ def samples(measured: Measured, usage: Sequence[Usage] | None = None) -> dict[st
 
 def test_lags_and_counters_are_sums_over_the_topic_partitions_of_a_stream() -> None:
     logs = Logs(
-        offsets={("orders", TP0): Offsets(10, 100, 60), ("orders", TP1): Offsets(50, 80, 20)},
+        offsets={("orders", TP0): OffsetSample(10, 100, 60), ("orders", TP1): OffsetSample(50, 80, 20)},
         stops={},
         pauses={},
         archived_messages={("orders", TP0): 55, ("orders", TP1): 7},
@@ -108,7 +108,7 @@ def test_usage_is_counted_by_operation_and_step_since_midnight() -> None:
     day = date(2027, 1, 15)  # that of NOW_MS
     lane = Tally.from_fields({"requests": {"PutObject": 3}, "sent": 700, "cpu": {"ingest_lane": 1.5}})
     job = Tally.from_fields({"requests": {"PutObject": 4}, "received": 50, "cpu": {"partition_jvm": 8.0}})
-    usage = [Usage(day, "ingest", "orders", lane), Usage(day, "partition", "orders", job)]
+    usage = [DailyUsage(day, "ingest", "orders", lane), DailyUsage(day, "partition", "orders", job)]
     found = samples(Measured([], None, {}), usage)
     assert found['waybill_s3_requests_total{"operation": "PutObject", "stream": "orders"}'] == 7
     assert found['waybill_s3_sent_bytes_total{"stream": "orders"}'] == 700

@@ -14,7 +14,8 @@ from waybill.config.connections import Connection
 from waybill.config.models.alerts import Alerts
 from waybill.interfaces.airflow import deadlines
 from waybill.watch.notify import channels
-from waybill.watch.notify.channels import ChannelFailed, ping, send, unusable_channels
+from waybill.watch.notify.channels import ping, send, unusable_channels
+from waybill.watch.notify.http import ChannelFailed
 from waybill.watch.notify.message import test_message as message_of_a_test
 from waybill.watch.promises.sending import Sent, ping_dead_man
 

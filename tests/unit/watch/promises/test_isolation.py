@@ -24,7 +24,7 @@ from waybill.watch.incidents.rules import advance
 from waybill.watch.promises import log_figures, measure, table_states
 from waybill.watch.promises.config_figures import config_findings, unwatched_findings
 from waybill.watch.promises.log_figures import Logs, joined
-from waybill.watch.promises.samples import Offsets, Samples
+from waybill.watch.promises.samples import OffsetSample, Samples
 from waybill.watch.promises.services import WatchServices
 from waybill.watch.promises.table_figures import TableState
 from waybill.watch.promises.volumes import Volumes
@@ -45,7 +45,7 @@ CONFIG_OF_ALL = config_of(*NAMES)
 
 def logs_of(*names: str, **fields: Any) -> Logs:
     return Logs(
-        offsets={(name, TopicPartition(name, 0)): Offsets(0, 10, 10) for name in names},
+        offsets={(name, TopicPartition(name, 0)): OffsetSample(0, 10, 10) for name in names},
         stops=dict.fromkeys(names, ()),
         pauses=dict.fromkeys(names, StreamPauses()),
         **fields,

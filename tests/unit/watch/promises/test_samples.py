@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.config.names import TopicPartition
-from waybill.watch.promises.samples import Offsets, Samples
+from waybill.watch.promises.samples import OffsetSample, Samples
 
 KEY = ("flights", TopicPartition("flights", 0))
 MINUTE = 60_000
@@ -15,7 +15,7 @@ MINUTE = 60_000
 def sampled(ends: list[int], every_ms: int = MINUTE) -> Samples:
     samples = Samples()
     for number, end in enumerate(ends):
-        samples = samples.with_sample(number * every_ms, {KEY: Offsets(0, end, end // 2)})
+        samples = samples.with_sample(number * every_ms, {KEY: OffsetSample(0, end, end // 2)})
     return samples
 
 
@@ -49,15 +49,17 @@ def test_an_archive_that_stands_still_is_told_from_a_log_that_stands_still() -> 
     assert samples.beyond_since(KEY, 9, of_archive=True) == MINUTE
     assert samples.beyond_since(KEY, 9) == 0
     assert samples.latest_before(KEY, 20) == 2 * MINUTE
-    assert samples.first_since(KEY, 2 * MINUTE) == Offsets(0, 20, 10)
-    assert samples.at_least_ago(KEY, 90_000) == (MINUTE, Offsets(0, 20, 10))
+    assert samples.first_since(KEY, 2 * MINUTE) == OffsetSample(0, 20, 10)
+    assert samples.at_least_ago(KEY, 90_000) == (MINUTE, OffsetSample(0, 20, 10))
 
 
 def test_end_of_a_log_that_became_shorter_is_remembered() -> None:
     key = ("flights", TopicPartition("flights", 0))
-    samples = Samples().with_sample(1_000, {key: Offsets(0, 100, 70)}).with_sample(2_000, {key: Offsets(0, 30, 70)})
+    samples = (
+        Samples().with_sample(1_000, {key: OffsetSample(0, 100, 70)}).with_sample(2_000, {key: OffsetSample(0, 30, 70)})
+    )
     for minute in range(3 * 24 * 60):  # the samples themselves are gone by then
-        samples = samples.with_sample(100_000 + minute * 60_000, {key: Offsets(0, 200, 70)})
+        samples = samples.with_sample(100_000 + minute * 60_000, {key: OffsetSample(0, 200, 70)})
     samples = Samples.parse(samples.content())
     [drop] = samples.drops
     assert (drop.key, drop.at_ms, drop.end, drop.committed) == (key, 1_000, 100, 70)
@@ -68,7 +70,7 @@ def test_drop_after_an_outage_is_found_against_the_end_that_was_seen_last(ends: 
     """None: the topic-partition has no leader, as before most unclean elections."""
     samples, expected, last = Samples(), list[tuple[int, int]](), (0, -1)
     for number, end in enumerate(ends):
-        sample = {} if end is None else {KEY: Offsets(0, end, 0)}
+        sample = {} if end is None else {KEY: OffsetSample(0, end, 0)}
         samples = Samples.parse(samples.with_sample(number * 60 * MINUTE, sample).content())
         if end is not None:
             expected += [last] if end < last[1] else []
@@ -77,8 +79,8 @@ def test_drop_after_an_outage_is_found_against_the_end_that_was_seen_last(ends: 
 
 
 def test_end_of_a_log_is_remembered_through_an_outage_longer_than_samples_are_kept() -> None:
-    samples = Samples().with_sample(0, {KEY: Offsets(0, 100, 70)})
+    samples = Samples().with_sample(0, {KEY: OffsetSample(0, 100, 70)})
     for hour in range(1, 60):
         samples = samples.with_sample(hour * 60 * MINUTE, {})
-    [drop] = samples.with_sample(60 * 60 * MINUTE, {KEY: Offsets(0, 80, 70)}).drops
+    [drop] = samples.with_sample(60 * 60 * MINUTE, {KEY: OffsetSample(0, 80, 70)}).drops
     assert (drop.key, drop.at_ms, drop.end, drop.committed) == (KEY, 0, 100, 70)

@@ -6,10 +6,10 @@ import pytest
 
 from waybill.config.models import Config, Stream
 from waybill.config.names import TopicPartition
-from waybill.services.kafka.topic_configs import Retention
+from waybill.services.kafka.topic_configs import TopicRetention
 from waybill.watch.incidents.finding import Verdict
 from waybill.watch.promises.log_figures import Logs, archive_lag, retention_runway
-from waybill.watch.promises.samples import Offsets, Samples
+from waybill.watch.promises.samples import OffsetSample, Samples
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -36,10 +36,10 @@ def stream(**promises: str) -> Stream:
 def logs(*ages_ms: int) -> Logs:
     """Return two slots, archived up to so many milliseconds ago, of a stream that keeps records for a day."""
     return Logs(
-        {("clicks", tp): Offsets(0, 10, 10) for tp in SLOTS},
+        {("clicks", tp): OffsetSample(0, 10, 10) for tp in SLOTS},
         {},
         {},
-        retention={"clicks": Retention(DAY_MS, None)},
+        retention={"clicks": TopicRetention(DAY_MS, None)},
         archived_to_ms={("clicks", tp): NOW_MS - age for tp, age in zip(SLOTS, ages_ms, strict=True)},
     )
 

@@ -13,7 +13,7 @@ from waybill.config.names import TopicPartition
 from waybill.watch.incidents.finding import Finding, Verdict
 from waybill.watch.promises.log_figures import Logs
 from waybill.watch.promises.measure import Measured
-from waybill.watch.promises.samples import Offsets, Samples
+from waybill.watch.promises.samples import OffsetSample, Samples
 from waybill.watch.promises.status import (
     BackfillStatus,
     QuarantineStatus,
@@ -39,7 +39,7 @@ def _samples(*ends: int) -> Samples:
     """Return samples of each minute up to now; what is archived is half of the log."""
     return Samples(
         tuple(
-            (NOW - (len(ends) - 1 - number) * MINUTE, {KEY: Offsets(0, end, end // 2)})
+            (NOW - (len(ends) - 1 - number) * MINUTE, {KEY: OffsetSample(0, end, end // 2)})
             for number, end in enumerate(ends)
         )
     )

@@ -7,7 +7,7 @@ import pytest
 from waybill.archive.chain.gaps import Gap, GapKind
 from waybill.config.names import TopicPartition
 from waybill.watch.verify.archive import SoundObject, check_accepted_gaps
-from waybill.watch.verify.report import Report
+from waybill.watch.verify.verify_report import VerifyReport
 
 TP = TopicPartition("t", 0)
 
@@ -43,7 +43,7 @@ CHAIN = [stored(0, 10), stored(10, 25, 0, is_marker=True), stored(25, 30)]
 def test_accepted_gaps_are_faults_unless_they_match_what_the_chain_lacks(
     objects: list[SoundObject], accepted: list[Gap], ranges: list[tuple[int, int]], faults: list[tuple[int, int]]
 ) -> None:
-    report = Report("s", 1)
+    report = VerifyReport("s", 1)
     end = objects[-1].next_offset if objects else None
     assert check_accepted_gaps(TP, objects, end, accepted, "p", report) == ranges
     assert [(fault.first_offset, fault.next_offset) for fault in report.faults] == faults
@@ -55,7 +55,7 @@ def test_accepted_gaps_are_faults_unless_they_match_what_the_chain_lacks(
 
 @pytest.mark.parametrize(("end", "notes"), [(10, 1), (None, 1), (30, 0)])
 def test_accepted_gap_is_a_note_until_ingest_has_created_its_marker(end: int | None, notes: int) -> None:
-    report = Report("s", 1)
+    report = VerifyReport("s", 1)
     assert check_accepted_gaps(TP, [stored(0, 10)], end, [gap(10, 25)], "p", report) == []
     assert (len(report.notes), report.faults, report.accepted) == (notes, [], [])
 
@@ -64,7 +64,7 @@ def test_accepted_gap_is_a_note_until_ingest_has_created_its_marker(end: int | N
 def test_truncation_is_no_further_fault_when_the_object_after_it_is_missing(
     missing: list[tuple[int, int]], faults: int
 ) -> None:
-    report = Report("s", 1)
+    report = VerifyReport("s", 1)
     truncation = gap(5, 10, GapKind.TRUNCATED)
     check_accepted_gaps(TP, [stored(0, 10), stored(25, 30)], 30, [truncation], "p", report, missing=missing)
     assert len(report.faults) == faults

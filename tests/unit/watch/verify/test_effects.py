@@ -8,25 +8,27 @@ from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition
 from waybill.tables.iceberg import Progress
 from waybill.watch.verify.effects import AffectedRows, check_progress
-from waybill.watch.verify.report import EffectKind, Fault, FaultKind, Report
+from waybill.watch.verify.verify_report import EffectKind, FaultKind, VerifyFault, VerifyReport
 
 A, B = TopicPartition("flights", 3), TopicPartition("flights", 4)
 MAIN, QUARANTINE = "lake.flights", "lake.flights_quarantine"
 
 
-def report_of(*faults: Fault) -> Report:
-    return Report("flights", 1, faults=list(faults))
+def report_of(*faults: VerifyFault) -> VerifyReport:
+    return VerifyReport("flights", 1, faults=list(faults))
 
 
-def missing(first: int | None, following: int | None, tp: TopicPartition = A) -> Fault:
-    return Fault(FaultKind.MISSING, "key", tp, first, following, "no backup object holds these offsets")
+def missing(first: int | None, following: int | None, tp: TopicPartition = A) -> VerifyFault:
+    return VerifyFault(FaultKind.MISSING, "key", tp, first, following, "no backup object holds these offsets")
 
 
 def offsets(*bounds: tuple[int, int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.concatenate([np.arange(first, following, dtype=np.int64) for first, following in bounds])
 
 
-def attach_rows(report: Report, progress: Progress, rows: dict[str, tuple[int, int]], tp: TopicPartition = A) -> int:
+def attach_rows(
+    report: VerifyReport, progress: Progress, rows: dict[str, tuple[int, int]], tp: TopicPartition = A
+) -> int:
     """Count rows of each table in a range of offsets, and return how many of them no fault affects."""
     affected = AffectedRows(report, progress)
     left = sum(int(np.count_nonzero(~affected.count(table, tp, offsets(found)))) for table, found in rows.items())
@@ -125,7 +127,7 @@ def test_chain_without_objects_affects_all_rows_below_the_progress() -> None:
 
 
 def test_rows_of_other_topic_partitions_and_other_kinds_of_faults_are_not_affected() -> None:
-    overlap = Fault(FaultKind.OVERLAP, "key", A, 0, 100, "x")
+    overlap = VerifyFault(FaultKind.OVERLAP, "key", A, 0, 100, "x")
     report = report_of(overlap, missing(0, 100, B))
     assert attach_rows(report, {A: 100, B: 100}, {MAIN: (0, 100)}) == 100
     assert overlap.affects == []
@@ -152,7 +154,7 @@ def test_files_without_offsets_are_affected_by_a_fault_in_their_range() -> None:
 def test_equal_fault_is_added_once() -> None:
     report = report_of()
     for _ in range(2):
-        report.add_fault(Fault(FaultKind.UNREADABLE, MAIN, None, None, None, "a file is missing"))
+        report.add_fault(VerifyFault(FaultKind.UNREADABLE, MAIN, None, None, None, "a file is missing"))
     assert len(report.faults) == 1
 
 

@@ -9,8 +9,6 @@ import typer
 from waybill.config.names import Stage
 from waybill.interfaces.cli.commands.options import AsJson, By, OneStream, Reason, StreamName, Yes
 
-__all__ = ["app"]
-
 app = typer.Typer()
 offsets_app = typer.Typer(help="Committed offsets, lag and stopped topic-partitions.", invoke_without_command=True)
 app.add_typer(offsets_app, name="offsets")

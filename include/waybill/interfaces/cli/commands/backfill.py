@@ -8,8 +8,6 @@ import typer
 
 from waybill.interfaces.cli.commands.options import AsJson, By, Reason, StreamName
 
-__all__ = ["app"]
-
 app = typer.Typer()
 backfill_app = typer.Typer(help="Build a range of a table again, compare, promote, undo.", no_args_is_help=True)
 app.add_typer(backfill_app, name="backfill")
@@ -53,9 +51,9 @@ def backfill_plan(
 ) -> None:
     """Print what a backfill would read and how long it would take. Nothing is stored."""
     from waybill.interfaces.cli import backfill as command
-    from waybill.tables.backfill import Choice
+    from waybill.tables.backfill import RangeChoice
 
-    choice = Choice.parse(
+    choice = RangeChoice.parse(
         offsets=offsets or (),
         topic_partitions=topic_partition or (),
         since=since,
@@ -88,11 +86,11 @@ def backfill_run(
     The rows are audited and compared with those of the table. `promote` then replaces the table's rows.
     """
     from waybill.interfaces.cli import backfill as command
-    from waybill.tables.backfill import Choice
+    from waybill.tables.backfill import RangeChoice
 
     chosen = None
     if continued is None:
-        chosen = Choice.parse(
+        chosen = RangeChoice.parse(
             offsets=offsets or (),
             topic_partitions=topic_partition or (),
             since=since,
@@ -147,10 +145,10 @@ def backfill_promote(
 ) -> None:
     """Replace the table's rows of the range by those of the backfill. What was appended meanwhile stays."""
     from waybill.interfaces.cli import backfill as command
-    from waybill.tables.backfill import Action
+    from waybill.tables.backfill import BackfillAction
 
     command.run_change(
-        Action.PROMOTE,
+        BackfillAction.PROMOTE,
         stream,
         backfill,
         reason=reason,
@@ -170,9 +168,9 @@ def backfill_undo(
 ) -> None:
     """Restore the rows that a promotion replaced, within 7 days. What was appended since stays."""
     from waybill.interfaces.cli import backfill as command
-    from waybill.tables.backfill import Action
+    from waybill.tables.backfill import BackfillAction
 
-    command.run_change(Action.UNDO, stream, backfill, reason=reason, by=by, as_json=as_json)
+    command.run_change(BackfillAction.UNDO, stream, backfill, reason=reason, by=by, as_json=as_json)
 
 
 @backfill_app.command("cancel")
@@ -185,6 +183,6 @@ def backfill_cancel(
 ) -> None:
     """Give up a backfill that is not promoted: its branches are removed, and others may be requested."""
     from waybill.interfaces.cli import backfill as command
-    from waybill.tables.backfill import Action
+    from waybill.tables.backfill import BackfillAction
 
-    command.run_change(Action.CANCEL, stream, backfill, reason=reason, by=by, as_json=as_json)
+    command.run_change(BackfillAction.CANCEL, stream, backfill, reason=reason, by=by, as_json=as_json)

@@ -9,8 +9,6 @@ import typer
 
 from waybill.interfaces.cli.commands.options import AsJson, By, Reason, StreamName
 
-__all__ = ["app"]
-
 app = typer.Typer()
 kafka_app = typer.Typer(help="Kafka itself: topics as declared, risks, losses, producers.", no_args_is_help=True)
 app.add_typer(kafka_app, name="kafka")

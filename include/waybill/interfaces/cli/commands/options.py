@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AsJson", "By", "LedgerBy", "OneStream", "Reason", "StreamName", "Yes"]
-
 
 class LedgerBy(StrEnum):
     """What a ledger has a line for."""

@@ -8,8 +8,6 @@ import typer
 
 from waybill.interfaces.cli.commands.options import AsJson, Reason, StreamName
 
-__all__ = ["app"]
-
 app = typer.Typer()
 replay_app = typer.Typer(help="Deliver the messages of some keys between two times again.", no_args_is_help=True)
 app.add_typer(replay_app, name="replay")

@@ -9,8 +9,6 @@ import typer
 
 from waybill.interfaces.cli.commands.options import AsJson, By, StreamName
 
-__all__ = ["app"]
-
 app = typer.Typer()
 restore_app = typer.Typer(help="Restore archived messages to a Kafka topic, exactly once.", no_args_is_help=True)
 app.add_typer(restore_app, name="restore")
@@ -70,10 +68,10 @@ def restore_plan(
     as_json: AsJson = False,
 ) -> None:
     """Print what a restore would do, and what the preflight finds. Nothing is changed."""
-    from waybill.archive.restore import Request
+    from waybill.archive.restore import RestoreRequest
     from waybill.interfaces.cli import restore as command
 
-    request = Request.parse(
+    request = RestoreRequest.parse(
         stream,
         to,
         to_topic=to_topic,
@@ -106,7 +104,7 @@ def restore_run(
     as_json: AsJson = False,
 ) -> None:
     """Restore, or continue a restore that was interrupted. Each message is in the target once, whatever happens."""
-    from waybill.archive.restore import Request
+    from waybill.archive.restore import RestoreRequest
     from waybill.base.errors import RestoreRefused
     from waybill.interfaces.cli import restore as command
 
@@ -115,7 +113,7 @@ def restore_run(
         return
     if stream is None or to is None or reason is None:
         raise RestoreRefused("give the stream, --to and --reason; or --id to continue a restore")
-    request = Request.parse(
+    request = RestoreRequest.parse(
         stream,
         to,
         to_topic=to_topic,

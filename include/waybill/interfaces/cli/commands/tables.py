@@ -10,8 +10,6 @@ import typer
 
 from waybill.interfaces.cli.commands.options import AsJson, By, LedgerBy, Reason, StreamName
 
-__all__ = ["app"]
-
 app = typer.Typer()
 quarantine_app = typer.Typer(help="List, show and retry messages that could not be parsed.", no_args_is_help=True)
 app.add_typer(quarantine_app, name="quarantine")

@@ -8,8 +8,6 @@ import typer
 
 from waybill.interfaces.cli.commands.options import AsJson, By
 
-__all__ = ["app"]
-
 app = typer.Typer()
 incidents_app = typer.Typer(help="Broken promises: list, show, acknowledge.", no_args_is_help=True)
 app.add_typer(incidents_app, name="incidents")

@@ -21,8 +21,6 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 from waybill.base.errors import ReplayRefused
 
-__all__ = ["Address", "HostUnknown", "Network", "find_addresses", "refusal_of"]
-
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 Lookup = Callable[[str, int], Sequence[str]]

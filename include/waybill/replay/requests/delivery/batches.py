@@ -18,8 +18,6 @@ import orjson
 
 from waybill.replay.requests.message import ReplayedMessage
 
-__all__ = ["Batch", "cut_batches", "message_json"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VERSION = 1
 

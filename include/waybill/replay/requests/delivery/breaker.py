@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["FIRST_PAUSE_MS", "LONGEST_PAUSE_MS", "Breaker"]
-
 FIRST_PAUSE_MS = 30_000
 LONGEST_PAUSE_MS = 15 * 60_000
 

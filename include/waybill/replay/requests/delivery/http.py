@@ -24,13 +24,11 @@ import httpx
 from waybill.base.errors import ReplayRefused
 from waybill.replay.requests.delivery.addresses import HostUnknown, Lookup, Network, find_addresses
 
-__all__ = ["Answer", "NoAnswer", "WebhookClient"]
-
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReceiverAnswer:
     """What a receiver answered, read up to a limit."""
 
     status: int
@@ -175,7 +173,7 @@ class WebhookClient:
         """Close the connections."""
         self._pool.close()
 
-    def post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def post(self, body: bytes, headers: Mapping[str, str]) -> ReceiverAnswer:
         """Send a request with this body, and return the answer.
 
         Raises `NoAnswer` if there is none within the time, or only a part of one; `ReplayRefused` if the host has an
@@ -197,7 +195,7 @@ class WebhookClient:
                 extensions={"sni_hostname": self._server_name},
             ) as response:
                 content, is_cut = self._read(response)
-                return Answer(
+                return ReceiverAnswer(
                     response.status,
                     {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers},
                     content,

@@ -33,9 +33,7 @@ from waybill.replay.requests.delivery.steps import TargetUnavailable
 from waybill.replay.requests.delivery.webhook import Rejection
 from waybill.replay.requests.message import ReplayedMessage
 from waybill.services.kafka.batch_producer import Batches, BatchRefused, OutOfSequence
-from waybill.services.kafka.target import KafkaTarget, Operation, TargetTopic
-
-__all__ = ["TopicDelivery", "Wording"]
+from waybill.services.kafka.target import Operation, TargetCluster, TargetTopic
 
 _BATCH_BYTES = 512 << 10
 """Keys and values of a batch, if the topic allows so much."""
@@ -62,7 +60,7 @@ class TopicDelivery:
 
     def __init__(
         self,
-        target: KafkaTarget,
+        target: TargetCluster,
         topic: str,
         state: Mapping[str, Any] | None,
         *,

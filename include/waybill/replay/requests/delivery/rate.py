@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["TokenBucket"]
-
 
 class TokenBucket:
     """Up to `burst` tokens, of which `rate_per_second` are added each second. Each request takes one.

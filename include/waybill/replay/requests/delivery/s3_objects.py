@@ -35,8 +35,6 @@ from waybill.replay.requests.targets import ObjectCompression
 from waybill.services.clients.s3 import s3_client
 from waybill.services.store import Description, ListedObject
 
-__all__ = ["Part", "S3Objects", "deliver_objects"]
-
 _EXTENSIONS = {ObjectCompression.GZIP: ".gz", ObjectCompression.ZSTD: ".zst", ObjectCompression.NONE: ""}
 _ZSTD_LEVEL, _GZIP_LEVEL = 3, 6
 _VERSION = 1
@@ -61,7 +59,7 @@ class Objects(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ExistingPart:
     """A part that exists. The next one begins behind its messages."""
 
     number: int
@@ -71,7 +69,7 @@ class Part:
     """Whether an earlier worker, or a rival, had created it."""
 
 
-class S3Objects:
+class RequestObjects:
     """The objects of one request."""
 
     def __init__(self, store: Objects, request_id: str, compression: ObjectCompression) -> None:
@@ -174,13 +172,13 @@ class S3Objects:
 
 
 def deliver_objects(
-    objects: S3Objects,
+    objects: RequestObjects,
     messages: Iterable[ReplayedMessage],
     first_part: int,
     *,
     part_messages: int = PART_MESSAGES,
     part_bytes: int = PART_BYTES,
-) -> Iterator[Part]:
+) -> Iterator[ExistingPart]:
     """Create the parts of `messages`, numbered from `first_part`, and yield each when it exists.
 
     The first message is the one behind part `first_part - 1`. Store the cursor behind each part that is yielded.
@@ -195,7 +193,9 @@ def deliver_objects(
         existing = objects.create_part(number, [message for message, _ in taken], [line for _, line in taken])
         if existing is not None:
             taken = _align(objects, number, taken, existing, pending, source)
-        yield Part(number, objects.part_key(number), tuple(message for message, _ in taken), existing is not None)
+        yield ExistingPart(
+            number, objects.part_key(number), tuple(message for message, _ in taken), existing is not None
+        )
 
 
 def _take(
@@ -215,7 +215,7 @@ def _take(
 
 
 def _align(
-    objects: S3Objects,
+    objects: RequestObjects,
     number: int,
     taken: list[tuple[ReplayedMessage, bytes]],
     existing: int,

@@ -29,8 +29,6 @@ from collections.abc import Iterable
 from waybill.base.errors import DocumentDamaged, DocumentTooNew
 from waybill.config.names import TopicPartition
 
-__all__ = ["DEFAULT_LIMIT", "ENTRY_BYTES", "SeenIds"]
-
 DEFAULT_LIMIT = 200_000
 """About 50 MB of memory, and 6 MB of stored state."""
 

@@ -24,8 +24,6 @@ from dataclasses import dataclass, field
 
 from waybill.config.connections import Connection
 
-__all__ = ["MIN_KEY_BYTES", "SIGNATURE_HEADER", "TOLERANCE_SECONDS", "Keys", "is_signed_by"]
-
 SIGNATURE_HEADER = "Waybill-Signature"
 TOLERANCE_SECONDS = 300
 """How far the time of a signature may be from the receiver's clock."""

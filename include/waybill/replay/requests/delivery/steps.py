@@ -15,7 +15,7 @@ from waybill.base.errors import ReplayRefused
 from waybill.config.connections import KafkaEndpoint, find_connection
 from waybill.config.models import Config
 from waybill.replay.requests.delivery.batches import cut_batches
-from waybill.replay.requests.delivery.s3_objects import S3Objects, deliver_objects
+from waybill.replay.requests.delivery.s3_objects import RequestObjects, deliver_objects
 from waybill.replay.requests.delivery.signature import Keys
 from waybill.replay.requests.delivery.webhook import (
     Delivered,
@@ -23,7 +23,7 @@ from waybill.replay.requests.delivery.webhook import (
     Refused,
     Rejection,
     Unavailable,
-    Webhook,
+    WebhookDelivery,
     webhook_client,
 )
 from waybill.replay.requests.message import ReplayedMessage
@@ -32,13 +32,11 @@ from waybill.replay.requests.stored import RejectedMessage
 from waybill.replay.requests.targets import KafkaTarget, S3Target, WebhookTarget
 from waybill.services.store import Store
 
-__all__ = ["Delivery", "Step", "TargetUnavailable", "open_delivery"]
-
 _TOPIC_MESSAGES = 2_000
 _TOPIC_BYTES = 4 << 20
 
 
-class Step(NamedTuple):
+class DeliveryStep(NamedTuple):
     """Messages that are done: the target has each of them, or rejected it."""
 
     messages: int
@@ -66,7 +64,7 @@ class Delivery(Protocol):
         """Return how many messages the next step must have, because an earlier worker has begun it; 0: any number."""
         ...
 
-    def steps(self, messages: Iterable[ReplayedMessage]) -> Iterator[Step]:
+    def steps(self, messages: Iterable[ReplayedMessage]) -> Iterator[DeliveryStep]:
         """Deliver the messages, which follow those of the state, and yield what is done. Repeating it does no harm."""
         ...
 
@@ -97,19 +95,19 @@ def open_delivery(
             keys = Keys.of(find_connection(replay.webhooks.connection))
             client = webhook_client(url, replay)
             try:
-                webhook = Webhook(client, request.id, keys, replay, state.get("breaker"), pause=pause)
+                webhook = WebhookDelivery(client, request.id, keys, replay, state.get("breaker"), pause=pause)
                 limits = replay.webhooks.batch_messages, int(replay.webhooks.batch_bytes)
                 yield _WebhookDelivery(webhook, request.id, limits, state, save)
             finally:
                 client.close()
         case S3Target(compression):
-            yield _ObjectDelivery(S3Objects(store, request.id, compression), state)
+            yield _ObjectDelivery(RequestObjects(store, request.id, compression), state)
         case KafkaTarget(connection, topic):
             # Checked again: the config may have changed since the request was created.
             if connection not in replay.kafka.connections:
                 raise ReplayRefused(f"{connection!r} is no longer in replay.kafka.connections", "target.connection")
             from waybill.replay.requests.delivery.kafka_topic import TopicDelivery
-            from waybill.services.kafka.target import KafkaTarget as Cluster
+            from waybill.services.kafka.target import TargetCluster as Cluster
 
             with Cluster(KafkaEndpoint.of(find_connection(connection))) as cluster:
                 delivery = TopicDelivery(cluster, topic, state.get("topic"), keep_claim=lambda: pause(0.0))
@@ -119,7 +117,7 @@ def open_delivery(
 class _WebhookDelivery:
     def __init__(
         self,
-        webhook: Webhook,
+        webhook: WebhookDelivery,
         request_id: str,
         limits: tuple[int, int],
         state: Mapping[str, Any],
@@ -137,7 +135,7 @@ class _WebhookDelivery:
     def expected_messages(self) -> int:
         return 0
 
-    def steps(self, messages: Iterable[ReplayedMessage]) -> Iterator[Step]:
+    def steps(self, messages: Iterable[ReplayedMessage]) -> Iterator[DeliveryStep]:
         if not self._is_proved:
             _check(self._webhook.prove_ownership())
             self._is_proved = True
@@ -148,14 +146,14 @@ class _WebhookDelivery:
         for batch in batches:
             rejections = _check(self._webhook.deliver(batch))
             self._batch += 1
-            yield Step(len(batch.messages), rejections)
+            yield DeliveryStep(len(batch.messages), rejections)
 
     def finish(self) -> None:
         """Do nothing: a webhook has all messages by then."""
 
 
 class _ObjectDelivery:
-    def __init__(self, objects: S3Objects, state: Mapping[str, Any]) -> None:
+    def __init__(self, objects: RequestObjects, state: Mapping[str, Any]) -> None:
         self._objects = objects
         self._part = int(state.get("part", 0))
 
@@ -166,10 +164,10 @@ class _ObjectDelivery:
     def expected_messages(self) -> int:
         return self._objects.count_messages(self._part)
 
-    def steps(self, messages: Iterable[ReplayedMessage]) -> Iterator[Step]:
+    def steps(self, messages: Iterable[ReplayedMessage]) -> Iterator[DeliveryStep]:
         for part in deliver_objects(self._objects, messages, self._part):
             self._part = part.number + 1
-            yield Step(len(part.messages))
+            yield DeliveryStep(len(part.messages))
 
     def finish(self) -> None:
         self._objects.finish(self._part)
@@ -186,11 +184,11 @@ class _TopicDelivery:
     def expected_messages(self) -> int:
         return 0
 
-    def steps(self, messages: Iterable[ReplayedMessage]) -> Iterator[Step]:
+    def steps(self, messages: Iterable[ReplayedMessage]) -> Iterator[DeliveryStep]:
         self._topic.prepare()
         self._save(self.state)  # before the first message is sent: the next worker must have the same producer id
         for part in _parts(messages):
-            yield Step(len(part), _rejected(self._topic.deliver(part)))
+            yield DeliveryStep(len(part), _rejected(self._topic.deliver(part)))
 
     def finish(self) -> None:
         """Do nothing: every step ends with the acknowledgement of the target's replicas."""

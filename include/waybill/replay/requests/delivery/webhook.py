@@ -40,12 +40,10 @@ from waybill.config.connections.masking import masked_url, without_urls
 from waybill.config.models.replay import Replay
 from waybill.replay.requests.delivery.batches import Batch
 from waybill.replay.requests.delivery.breaker import Breaker
-from waybill.replay.requests.delivery.http import Answer, NoAnswer, WebhookClient
+from waybill.replay.requests.delivery.http import NoAnswer, ReceiverAnswer, WebhookClient
 from waybill.replay.requests.delivery.rate import TokenBucket
 from waybill.replay.requests.delivery.signature import SIGNATURE_HEADER, Keys
 from waybill.replay.requests.message import ReplayedMessage
-
-__all__ = ["MAX_SPLIT_REQUESTS", "Delivered", "Refused", "Rejection", "Unavailable", "Webhook", "webhook_client"]
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +107,7 @@ Outcome = Delivered | Unavailable | Refused
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    answer: Answer
+    answer: ReceiverAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +138,11 @@ def webhook_client(url: str, replay: Replay) -> WebhookClient:
     )
 
 
-class Webhook:
+class WebhookDelivery:
     """The webhook of one replay request.
 
-    `breaker` is the state of the target after each call; pass it to the next `Webhook` of the same target. The rate is
-    kept by dividing it: each of `replay.workers` sends a share, so together they never send more.
+    `breaker` is the state of the target after each call; pass it to the next `WebhookDelivery` of the same target. The
+    rate is kept by dividing it: each of `replay.workers` sends a share, so together they never send more.
     """
 
     def __init__(
@@ -294,7 +292,7 @@ class Webhook:
             self.breaker = self.breaker.succeeded()
         return result
 
-    def _result_of(self, answer: Answer) -> _Result:
+    def _result_of(self, answer: ReceiverAnswer) -> _Result:
         status = answer.status
         if 200 <= status < 300:
             return _Accepted(answer)
@@ -309,7 +307,7 @@ class Webhook:
             return Refused(f"answers {_described(answer)}")
         return _Rejected(_described(answer))
 
-    def _retry_after_seconds(self, answer: Answer) -> float:
+    def _retry_after_seconds(self, answer: ReceiverAnswer) -> float:
         """Return the pause that the header `Retry-After` asks for, in seconds or as a date; 0 without one."""
         text = answer.headers.get("retry-after", "").strip()
         if text.isascii() and text.isdecimal():
@@ -331,7 +329,7 @@ def _last_result(state: RetryCallState) -> Any:
     return state.outcome.result() if state.outcome is not None else None
 
 
-def _proof_of(answer: Answer) -> str:
+def _proof_of(answer: ReceiverAnswer) -> str:
     try:
         found = json.loads(answer.body)
     except (ValueError, RecursionError):
@@ -347,7 +345,7 @@ def _rejections(part: Batch, reason: str) -> list[Rejection]:
     return [Rejection(message, reason) for message in part.messages]
 
 
-def _described(answer: Answer) -> str:
+def _described(answer: ReceiverAnswer) -> str:
     excerpt = _shown(answer.body)
     return f"{answer.status}: {excerpt}" if excerpt else str(answer.status)
 

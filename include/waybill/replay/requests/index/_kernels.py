@@ -6,8 +6,6 @@ import numpy as np
 
 from waybill.records.batches._kernels import Array, Int, allocation_free
 
-__all__ = ["hash_keys"]
-
 # Kafka's `Utils.murmur2`, with 32-bit numbers in 64 bits: numba has no 32-bit multiplication.
 _MASK = np.int64(0xFFFFFFFF)
 _M = np.int64(0x5BD1E995)

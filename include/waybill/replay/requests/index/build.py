@@ -26,7 +26,7 @@ from waybill.replay.requests.index import _kernels as kernels
 from waybill.replay.requests.index.file_format import (
     Array,
     Block,
-    IndexedObject,
+    IndexedBackupObject,
     IndexHead,
     blocks_of,
     encode_index,
@@ -34,8 +34,6 @@ from waybill.replay.requests.index.file_format import (
 )
 from waybill.replay.requests.index.lookup import IndexFile, list_index_files
 from waybill.services.store import Store
-
-__all__ = ["MAX_MESSAGES", "IndexFigures", "extend_index"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ _US_PER_MS = 1_000
 
 
 @dataclass(slots=True)
-class IndexFigures:
+class ReplayIndexFigures:
     """What a run added to the index of a chain."""
 
     objects: int = 0
@@ -66,12 +64,12 @@ def extend_index(
     *,
     max_messages: int = MAX_MESSAGES,
     should_stop: Callable[[], bool] = lambda: False,
-) -> IndexFigures:
+) -> ReplayIndexFigures:
     """Index the backup objects of a chain up to the committed offset. `should_stop` is asked between objects.
 
     Raises `ChainBroken` or `CorruptBatch` for an object that cannot be read; what is before it is indexed.
     """
-    figures = IndexFigures()
+    figures = ReplayIndexFigures()
     files = list_index_files(store, generation, tp)
     growing = _Growing.after(store, files[-1] if files else None, max_messages)
     objects = walk_chain(store, generation, tp, from_offset=growing.next_offset, committed_offset=committed_offset)
@@ -104,7 +102,7 @@ class _Growing:
         self.messages = 0
         self.new_messages = 0
         self._replaced: list[IndexFile] = []
-        self._objects: list[IndexedObject] = []
+        self._objects: list[IndexedBackupObject] = []
         self._blocks: list[Block] = []
         self._postings: list[Array] = []
         self._buffers = DecodeBuffers()
@@ -142,7 +140,7 @@ class _Growing:
                 self._blocks.append(block)
                 self.messages += block.messages
                 self.new_messages += block.messages
-        self._objects.append(IndexedObject(first_offset, each.next_offset, each.size_bytes))
+        self._objects.append(IndexedBackupObject(first_offset, each.next_offset, each.size_bytes))
         self.next_offset = each.next_offset
 
     def _index_block(self, number: int, frames: list[Frame], each: ChainObject) -> tuple[Block, Array]:

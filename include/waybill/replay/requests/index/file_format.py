@@ -25,19 +25,6 @@ from kafka.partitioner.default import murmur2
 
 from waybill.base.errors import DocumentDamaged, DocumentTooNew
 
-__all__ = [
-    "HEAD_BYTES",
-    "Block",
-    "IndexHead",
-    "IndexedObject",
-    "blocks_of",
-    "blocks_with_hash",
-    "check_bucket",
-    "encode_index",
-    "hash_of",
-    "postings_of",
-]
-
 Array = np.ndarray[Any, Any]
 
 HEAD_BYTES = 128 << 10
@@ -55,7 +42,7 @@ _BUCKET_POSTINGS = 1_024
 _MAX_BUCKET_BITS = 20
 
 
-class IndexedObject(NamedTuple):
+class IndexedBackupObject(NamedTuple):
     """A backup object as it was when it was indexed."""
 
     first_offset: int
@@ -82,7 +69,7 @@ class Block(NamedTuple):
 class IndexHead:
     """The head of a file."""
 
-    objects: tuple[IndexedObject, ...]
+    objects: tuple[IndexedBackupObject, ...]
     messages: int
     blocks: Array
     """int64, a row for each block with the fields of `Block`."""
@@ -120,7 +107,7 @@ class IndexHead:
         position += blocks.nbytes
         directory = np.frombuffer(head, "<u4", 2 << bucket_bits, position)
         return cls(
-            tuple(IndexedObject(*row) for row in objects.reshape(-1, _OBJECT_FIELDS).tolist()),
+            tuple(IndexedBackupObject(*row) for row in objects.reshape(-1, _OBJECT_FIELDS).tolist()),
             messages,
             blocks.reshape(-1, _BLOCK_FIELDS),
             bucket_bits,
@@ -152,7 +139,7 @@ def hash_of(key: bytes) -> int:
 
 
 def encode_index(
-    objects: Collection[IndexedObject], blocks: Collection[Block], postings: Array, messages: int
+    objects: Collection[IndexedBackupObject], blocks: Collection[Block], postings: Array, messages: int
 ) -> bytes:
     """Return a file. `postings`: uint64, the hash in the upper and the block's number in the lower half, sorted."""
     bits = min(max(0, (len(postings) // _BUCKET_POSTINGS).bit_length()), _MAX_BUCKET_BITS)

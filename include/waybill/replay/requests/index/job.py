@@ -10,11 +10,9 @@ from waybill.base.errors import WaybillError, expected
 from waybill.config.connections import Connection, find_connection
 from waybill.config.models import Config
 from waybill.config.names import Extension, TopicPartition
-from waybill.replay.requests.index.build import IndexFigures, extend_index
+from waybill.replay.requests.index.build import ReplayIndexFigures, extend_index
 from waybill.services.coordination import Coordinator
 from waybill.services.store import Store
-
-__all__ = ["StreamIndexed", "index_all", "index_stream"]
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +21,7 @@ logger = logging.getLogger(__name__)
 class StreamIndexed:
     """What a run added to the index of a stream."""
 
-    figures: IndexFigures = field(default_factory=IndexFigures)
+    figures: ReplayIndexFigures = field(default_factory=ReplayIndexFigures)
     errors: dict[TopicPartition, WaybillError] = field(default_factory=dict)
     """The topic-partitions whose index ends before an object that cannot be read."""
     failure: WaybillError | None = None

@@ -14,16 +14,14 @@ from waybill.replay.requests.index.file_format import (
     HEAD_BYTES,
     Array,
     Block,
-    IndexedObject,
+    IndexedBackupObject,
     IndexHead,
     blocks_with_hash,
     check_bucket,
     hash_of,
 )
-from waybill.replay.requests.matching import Wanted
+from waybill.replay.requests.matching import WantedMessages
 from waybill.services.store import Store
-
-__all__ = ["Found", "IndexFile", "list_index_files", "look_up"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class Found:
     """What an index file says about some keys: the blocks to read of each of its objects."""
 
     file: IndexFile
-    blocks: Mapping[IndexedObject, tuple[Block, ...]]
+    blocks: Mapping[IndexedBackupObject, tuple[Block, ...]]
     """For each object that the file covers, in order; often none."""
 
 
@@ -55,7 +53,7 @@ def list_index_files(store: Store, generation: int, tp: TopicPartition) -> list[
     return chosen
 
 
-def look_up(store: Store, file: IndexFile, wanted: Wanted, first_offset: int, next_offset: int) -> Found:
+def look_up(store: Store, file: IndexFile, wanted: WantedMessages, first_offset: int, next_offset: int) -> Found:
     """Return the blocks that can hold wanted messages with offsets in `[first_offset, next_offset)`.
 
     Raises `ObjectMissing` when a longer file has replaced this one, `DocumentDamaged` and `DocumentTooNew`.

@@ -20,8 +20,6 @@ from pyfusefilter._xorfilter import ffi, lib
 
 from waybill.records.batches._kernels import Array, Int, compiled
 
-__all__ = ["BUILD_BYTES_PER_KEY", "MAX_KEYS", "build", "probe"]
-
 MAX_KEYS = 1 << 30
 """Limit of keys in one filter: the library counts slots in 32 bits."""
 BUILD_BYTES_PER_KEY = 32

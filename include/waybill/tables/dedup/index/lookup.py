@@ -20,17 +20,8 @@ from waybill.config.connections import S3Endpoint
 from waybill.config.names import TopicPartition
 from waybill.services.clients.object_store import object_store
 from waybill.services.store import COALESCE_BYTES, Store
-from waybill.tables.dedup.index.sorted_runs import (
-    Array,
-    Content,
-    FileReader,
-    RunMatches,
-    SortedRun,
-    find_in_run,
-    tail_of,
-)
-
-__all__ = ["BucketIndex", "EarlierRows", "QuickReads"]
+from waybill.tables.dedup.index.run_file import Array, tail_of
+from waybill.tables.dedup.index.sorted_runs import Content, FileReader, RunMatches, SortedRun, find_in_run
 
 logger = logging.getLogger(__name__)
 

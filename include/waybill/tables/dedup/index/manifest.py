@@ -31,20 +31,6 @@ from waybill.tables.iceberg.dedup import NO_HORIZON_MS
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-__all__ = [
-    "HASH",
-    "IndexIdentity",
-    "IndexStore",
-    "LoadedManifest",
-    "Manifest",
-    "effective_window_ms",
-    "horizon_within",
-    "index_bytes",
-    "load_manifest",
-    "save_manifest",
-    "update_manifest",
-]
-
 logger = logging.getLogger(__name__)
 
 HASH = "siphash-2-4-128"

@@ -22,21 +22,8 @@ import numpy as np
 
 from waybill.config.names import TopicPartition
 from waybill.tables.dedup.index.manifest import IndexIdentity, IndexStore, Manifest, load_manifest, update_manifest
-from waybill.tables.dedup.index.sorted_runs import Array, FileStore, IndexEntries, SortedRun, read_run, write_run
-
-__all__ = [
-    "MAX_RUNS",
-    "MERGE_BYTES_PER_KEY",
-    "ForEach",
-    "MergePolicy",
-    "choose_merges",
-    "least_run_keys",
-    "merge_all",
-    "merge_entries",
-    "merge_runs",
-    "one_by_one",
-    "split_by_expiry",
-]
+from waybill.tables.dedup.index.run_file import Array, IndexEntries
+from waybill.tables.dedup.index.sorted_runs import FileStore, SortedRun, read_run, write_run
 
 logger = logging.getLogger(__name__)
 

@@ -31,19 +31,6 @@ import pyarrow.parquet as pq
 from waybill.base.documents import read_document
 from waybill.config.names import TopicPartition
 
-__all__ = [
-    "ROW_GROUP_ROWS",
-    "Array",
-    "EncodedEntries",
-    "FooterSink",
-    "IndexEntries",
-    "PartialFile",
-    "PlaceCodec",
-    "RunFooter",
-    "tail_of",
-    "write",
-]
-
 Array: TypeAlias = np.ndarray[Any, Any]
 
 ROW_GROUP_ROWS = 2048

@@ -26,25 +26,8 @@ from waybill.tables.dedup.index.run_file import (
     IndexEntries,
     PartialFile,
     RunFooter,
-    tail_of,
     write,
 )
-
-__all__ = [
-    "Array",
-    "Content",
-    "FileReader",
-    "FileStore",
-    "FileUpload",
-    "IndexEntries",
-    "RunMatches",
-    "SortedRun",
-    "find_in_run",
-    "read_run",
-    "read_slices",
-    "tail_of",
-    "write_run",
-]
 
 Content: TypeAlias = bytes | memoryview
 """Bytes read from a file."""

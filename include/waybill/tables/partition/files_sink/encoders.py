@@ -26,8 +26,6 @@ from waybill.config.models.sink import FilesFormat
 from waybill.config.names import FileName
 from waybill.tables.partition.rows import QUARANTINE_ROWS, Rows
 
-__all__ = ["ROW_GROUP_BYTES", "Encoder", "FormatFilter", "cut_rows", "encode_file"]
-
 ROW_GROUP_BYTES = 32 << 20
 """Size of the rows of a Parquet row group before encoding, and the largest part of a file in memory."""
 

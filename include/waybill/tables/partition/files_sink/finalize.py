@@ -36,7 +36,7 @@ from waybill.base.errors import (
 )
 from waybill.config import names
 from waybill.config.models import Config, Stream
-from waybill.config.names import FileName, Period, TopicPartition
+from waybill.config.names import FileName, SinkPeriod, TopicPartition
 from waybill.services.kafka.kafka import KafkaSource
 from waybill.services.store import ListedObject, Store
 from waybill.tables.iceberg import Progress, StreamTables, load_tables, read_progress, read_watermarks
@@ -59,9 +59,7 @@ from waybill.tables.partition.files_sink.hour_state import (
 )
 from waybill.tables.partition.files_sink.upload import Origin
 from waybill.tables.partition.next_plan import NextPlan
-from waybill.tables.staging.services import Services, services_of
-
-__all__ = ["FinalizeReport", "fetch_log_ends", "finalize", "hours_blocked"]
+from waybill.tables.staging.services import StagingServices, services_of
 
 _MAX_NAMED_HOURS = 5
 _UNKNOWN_END = (1 << 63) - 1
@@ -82,8 +80,8 @@ class FinalizeReport:
     """The topic-partitions, the one that is furthest behind first."""
     hours: tuple[HourStatus, ...]
     """All hours, with their status at the end."""
-    marked: tuple[Period, ...]
-    unmarked: tuple[Period, ...]
+    marked: tuple[SinkPeriod, ...]
+    unmarked: tuple[SinkPeriod, ...]
     removed: tuple[str, ...]
     """Keys of removed files: those of plans that ended without a commit."""
     notes: tuple[str, ...]
@@ -134,7 +132,7 @@ def finalize(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     fetch: FetchLogEnds | None = None,
     dry_run: bool = False,
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> FinalizeReport:
     """Mark the final hours of stream `name`. With `dry_run` only report what would be done.
 
@@ -245,16 +243,16 @@ class _Finalizer:
         """Return whether a plan starts at the inventory's progress: a run may write its files at any time."""
         return self.store.exists(NextPlan.of(self.store, self.name, self.stream, tables).key)
 
-    def _entries(self, inventory: Table) -> Mapping[Period, list[InventoryEntry]]:
+    def _entries(self, inventory: Table) -> Mapping[SinkPeriod, list[InventoryEntry]]:
         by_hour = self.stream.by_hour
-        entries: dict[Period, list[InventoryEntry]] = defaultdict(list)
+        entries: dict[SinkPeriod, list[InventoryEntry]] = defaultdict(list)
         for entry in read_inventory(inventory):
             entries[entry.period(by_hour=by_hour)].append(entry)
         return entries
 
-    def _hours(self, entries: Mapping[Period, object]) -> Iterator[tuple[Period, list[ListedObject]]]:
+    def _hours(self, entries: Mapping[SinkPeriod, object]) -> Iterator[tuple[SinkPeriod, list[ListedObject]]]:
         """Yield every hour that has a directory or an inventory entry, with the objects in its directory."""
-        listed: dict[Period, list[ListedObject]] = {period: [] for period in entries}
+        listed: dict[SinkPeriod, list[ListedObject]] = {period: [] for period in entries}
         for found in self.store.list_objects(f"{self.root}/"):
             period = names.period_of_key(self.root, found.key)
             if period is not None:
@@ -268,8 +266,8 @@ class _Finalizer:
 
     def _classify(
         self,
-        period: Period,
-        entries: Mapping[Period, list[InventoryEntry]],
+        period: SinkPeriod,
+        entries: Mapping[SinkPeriod, list[InventoryEntry]],
         listed: Sequence[ListedObject],
         until: datetime | None,
     ) -> HourStatus:
@@ -285,7 +283,7 @@ class _Finalizer:
         )
 
     def _find_marker(
-        self, period: Period, listed: Sequence[ListedObject], wanted: SuccessMarker
+        self, period: SinkPeriod, listed: Sequence[ListedObject], wanted: SuccessMarker
     ) -> tuple[bool, SuccessMarker | None]:
         """Return whether the hour has a marker, and its content if readable. Mostly the listed ETag suffices."""
         key = names.success_key(self.root, period)
@@ -309,7 +307,7 @@ class _Marking:
         self,
         finalizer: _Finalizer,
         tables: StreamTables,
-        entries: Mapping[Period, list[InventoryEntry]],
+        entries: Mapping[SinkPeriod, list[InventoryEntry]],
         until: datetime | None,
     ) -> None:
         self._finalizer = finalizer
@@ -317,11 +315,11 @@ class _Marking:
         self._inventory = tables.main
         self._entries = entries
         self._until = until
-        self.marked: list[Period] = []
-        self.unmarked: list[Period] = []
+        self.marked: list[SinkPeriod] = []
+        self.unmarked: list[SinkPeriod] = []
         self.removed: list[str] = []
 
-    def update_marker(self, period: Period, listed: Sequence[ListedObject]) -> HourStatus:
+    def update_marker(self, period: SinkPeriod, listed: Sequence[ListedObject]) -> HourStatus:
         """Create or remove the hour's marker, as its status requires, and return the status afterwards."""
         status = self._classify(period, listed)
         if self._finalizer.dry_run:
@@ -351,7 +349,7 @@ class _Marking:
         self.marked.append(status.period)
         return True
 
-    def _unmark(self, period: Period) -> None:
+    def _unmark(self, period: SinkPeriod) -> None:
         self._finalizer.store.remove(names.success_key(self._finalizer.root, period))
         self.unmarked.append(period)
 
@@ -364,7 +362,7 @@ class _Marking:
         self.removed += removed
         return bool(removed)
 
-    def _is_leftover(self, period: Period, key: str) -> bool:
+    def _is_leftover(self, period: SinkPeriod, key: str) -> bool:
         """Return whether the inventory can never list this file, because its plan has ended.
 
         The execution of an ended plan began before the inventory's newest snapshot, which ended the plan or came later.
@@ -386,8 +384,8 @@ class _Marking:
             and not finalizer._has_open_plan(self._tables)
         )
 
-    def _list_and_classify(self, period: Period) -> HourStatus:
+    def _list_and_classify(self, period: SinkPeriod) -> HourStatus:
         return self._classify(period, list(self._finalizer.store.list_objects(period.prefix(self._finalizer.root))))
 
-    def _classify(self, period: Period, listed: Sequence[ListedObject]) -> HourStatus:
+    def _classify(self, period: SinkPeriod, listed: Sequence[ListedObject]) -> HourStatus:
         return self._finalizer._classify(period, self._entries, listed, self._until)

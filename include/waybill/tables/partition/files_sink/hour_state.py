@@ -10,21 +10,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from waybill.base.documents import read_document
-from waybill.config.names import Period, TopicPartition
+from waybill.config.names import SinkPeriod, TopicPartition
 from waybill.services.store import ListedObject
 from waybill.tables.iceberg.file_inventory import InventoryEntry
-
-__all__ = [
-    "HourState",
-    "HourStatus",
-    "LogEnds",
-    "SuccessMarker",
-    "TimeReached",
-    "classify_hour",
-    "earliest_time",
-    "final_before",
-    "times_reached",
-]
 
 _VERSION = 1
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
@@ -166,7 +154,7 @@ class HourState(StrEnum):
 class HourStatus:
     """What was found about an hour, and the marker that it should have."""
 
-    period: Period
+    period: SinkPeriod
     state: HourState
     wanted: SuccessMarker
     is_marked: bool
@@ -182,7 +170,7 @@ class HourStatus:
 
 
 def classify_hour(
-    period: Period,
+    period: SinkPeriod,
     entries: Sequence[InventoryEntry],
     listed: Sequence[ListedObject],
     marker: SuccessMarker | None,

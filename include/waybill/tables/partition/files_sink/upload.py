@@ -23,8 +23,6 @@ from waybill.config.names import FileName, success_key
 from waybill.services.store import Store
 from waybill.tables.staging.uploads import BoundedUploader
 
-__all__ = ["FilesLayout", "HourFileUploads", "Origin", "file_sha256"]
-
 _THREADS = 2
 _QUEUE_LENGTH = 4
 _READ_BYTES = 4 << 20

@@ -22,23 +22,14 @@ import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from waybill.config.names import FileName, Period, TopicPartition
+from waybill.config.names import FileName, SinkPeriod, TopicPartition
 from waybill.services.store import Store
 from waybill.tables.iceberg.file_inventory import INVENTORY_ARROW_SCHEMA, InventoryEntry, inventory_batch
 from waybill.tables.partition.files_sink.encoders import encode_file
 from waybill.tables.partition.files_sink.upload import FilesLayout, HourFileUploads, file_sha256
-from waybill.tables.partition.plan import Task
+from waybill.tables.partition.partition_plan import Task
 from waybill.tables.partition.statistics import ROWS_PROPERTY
 from waybill.tables.staging.file_writer import write_data_files
-
-__all__ = [
-    "FILES_PROPERTY",
-    "FILE_BYTES_PROPERTY",
-    "HourFileWriter",
-    "inventory_properties",
-    "offset_ranges",
-    "stage_inventory",
-]
 
 FILES_PROPERTY = "waybill.files"
 """Snapshot property of a run with sink `files`: the number of files that it wrote."""
@@ -98,7 +89,7 @@ class HourFileWriter:
         self._uploads = HourFileUploads(store, layout)
         self._buffer: dict[TopicPartition, list[pa.RecordBatch]] = {}
         self._buffered_bytes = 0
-        self._sources: list[_Spill | _BufferedRows] = []
+        self._sources: list[_BlockSpill | _BufferedRows] = []
         self.rows = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -110,7 +101,7 @@ class HourFileWriter:
         self._buffer.setdefault(tp, []).append(rows)
         self._buffered_bytes += rows.nbytes
         if self._buffered_bytes >= self._memory_bytes:
-            spill = _Spill(self._scratch / f"{uuid.uuid4().hex}.arrow")
+            spill = _BlockSpill(self._scratch / f"{uuid.uuid4().hex}.arrow")
             for key_of, table in self._take_buffer():
                 spill.write(key_of, table)
             spill.seal()
@@ -133,7 +124,7 @@ class HourFileWriter:
 
     def _write_file(self, tp: TopicPartition, number: int) -> InventoryEntry:
         first_offset, next_offset = self._ranges[tp]
-        period = Period(tp.topic, self._start(number), self._layout.by_hour)
+        period = SinkPeriod(tp.topic, self._start(number), self._layout.by_hour)
         kind, origin = self._layout.format, self._layout.origin
         name = FileName(period, self._generation, tp.partition, first_offset, kind.extension)
         local = self._scratch / f"{uuid.uuid4().hex}.{kind.extension}"
@@ -190,7 +181,7 @@ class _BufferedRows:
             yield self._rows.pop(key)
 
 
-class _Spill:
+class _BlockSpill:
     """Rows in an Arrow file in the scratch directory, in blocks. Reading in order decompresses each block once."""
 
     def __init__(self, path: Path) -> None:

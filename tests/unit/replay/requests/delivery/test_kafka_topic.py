@@ -25,7 +25,7 @@ from waybill.replay.requests.delivery.steps import TargetUnavailable
 from waybill.replay.requests.message import ReplayedMessage
 from waybill.services.kafka.batch_producer import BatchRefused, OutOfSequence
 from waybill.services.kafka.produce_request import ProduceAnswer
-from waybill.services.kafka.target import KafkaTarget
+from waybill.services.kafka.target import TargetCluster
 
 TOPIC = "shared"
 
@@ -62,7 +62,7 @@ class Leader:
 
 
 class Cluster:
-    """What a `KafkaTarget` is for a delivery. `limit`: max.message.bytes."""
+    """What a `TargetCluster` is for a delivery. `limit`: max.message.bytes."""
 
     def __init__(self, leaders: list[Leader], limit: int = 1 << 20) -> None:
         self.leaders, self.limit, self.where = leaders, limit, "model"
@@ -153,7 +153,7 @@ class Worker:
         self.cursor = stored.get("cursor", 0)
         state = stored.get("state")
         self.delivery = TopicDelivery(
-            cast("KafkaTarget", self.cluster), TOPIC, None if state is None else copy.deepcopy(state)
+            cast("TargetCluster", self.cluster), TOPIC, None if state is None else copy.deepcopy(state)
         )
         self.delivery.prepare()
         self.save()
@@ -206,7 +206,7 @@ def test_truncated_target_is_refused_and_not_taken_for_complete() -> None:
 def test_batches_stay_below_the_limit_with_long_header_names() -> None:
     leaders = [Leader()]
     cluster = Cluster(leaders, limit=4000)
-    delivery = TopicDelivery(cast("KafkaTarget", cluster), TOPIC, None)
+    delivery = TopicDelivery(cast("TargetCluster", cluster), TOPIC, None)
     delivery.prepare()
     assert not delivery.deliver([message(n, headers=(("\U0001f600" * 100, b"1"),)) for n in range(50)])
     assert cluster.largest <= 4000
@@ -287,14 +287,14 @@ def test_failed_deliver_leaves_state_that_was_true() -> None:
     """`deliver` raises when one partition of two is acknowledged; the state must not claim more than the log has."""
     leaders, all_ = [Leader(), Leader(), Leader()], [message(n) for n in range(40)]
     cluster = Cluster(leaders)
-    delivery = TopicDelivery(cast("KafkaTarget", cluster), TOPIC, None)
+    delivery = TopicDelivery(cast("TargetCluster", cluster), TOPIC, None)
     delivery.prepare()
     cluster.dies_after = 1
     with pytest.raises(ConnectionError):
         delivery.deliver(all_)
     state = json.loads(json.dumps(delivery.state))
     other = Cluster(leaders)
-    again = TopicDelivery(cast("KafkaTarget", other), TOPIC, state)
+    again = TopicDelivery(cast("TargetCluster", other), TOPIC, state)
     again.prepare()
     again.deliver(all_)
     assert values(leaders) == list(range(40))
@@ -317,11 +317,11 @@ def test_added_partitions_matter_only_where_keys_choose_the_partition() -> None:
     states = {}
     for only in (None, 0):
         delivery = TopicDelivery(
-            cast("KafkaTarget", Cluster(leaders)), TOPIC, None, only_partition=only, wording=wording
+            cast("TargetCluster", Cluster(leaders)), TOPIC, None, only_partition=only, wording=wording
         )
         delivery.prepare()
         states[only] = delivery.state
-    more = cast("KafkaTarget", Cluster([*leaders, Leader()]))
+    more = cast("TargetCluster", Cluster([*leaders, Leader()]))
     with pytest.raises(ReplayRefused, match="keys would change their partition: abandon it"):
         TopicDelivery(more, TOPIC, states[None], wording=wording).prepare()
     delivery = TopicDelivery(more, TOPIC, states[0], only_partition=0)
@@ -332,7 +332,7 @@ def test_added_partitions_matter_only_where_keys_choose_the_partition() -> None:
 
 def test_refused_timestamp_ends_the_request_with_the_config_to_change() -> None:
     cluster = Cluster(one_leader())
-    delivery = TopicDelivery(cast("KafkaTarget", cluster), TOPIC, None)
+    delivery = TopicDelivery(cast("TargetCluster", cluster), TOPIC, None)
     delivery.prepare()
 
     def refuse(tp: TopicPartition, *, flush: bool = False) -> None:

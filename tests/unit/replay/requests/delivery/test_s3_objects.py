@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from waybill.base.errors import DocumentDamaged, ObjectExists
 from waybill.config.connections import S3Endpoint
 from waybill.config.names import TopicPartition
-from waybill.replay.requests.delivery.s3_objects import Part, S3Objects, deliver_objects
+from waybill.replay.requests.delivery.s3_objects import ExistingPart, RequestObjects, deliver_objects
 from waybill.replay.requests.message import ReplayedMessage
 from waybill.replay.requests.targets import ObjectCompression
 from waybill.services.store import Description, ListedObject
@@ -25,7 +25,7 @@ REQUEST = "01KB0000000000000000000000"
 
 
 class FakeStore:
-    """What `S3Objects` needs of a store, in memory."""
+    """What `RequestObjects` needs of a store, in memory."""
 
     bucket, prefix = "bucket", "archive"
 
@@ -72,8 +72,10 @@ def offsets_in(store: FakeStore) -> list[int]:
     return found
 
 
-def deliver(store: FakeStore, messages: list[ReplayedMessage], first_part: int = 0, **limits: int) -> Iterator[Part]:
-    return deliver_objects(S3Objects(store, REQUEST, ObjectCompression.NONE), messages, first_part, **limits)
+def deliver(
+    store: FakeStore, messages: list[ReplayedMessage], first_part: int = 0, **limits: int
+) -> Iterator[ExistingPart]:
+    return deliver_objects(RequestObjects(store, REQUEST, ObjectCompression.NONE), messages, first_part, **limits)
 
 
 LIMITS = st.fixed_dictionaries({"part_messages": st.integers(1, 9), "part_bytes": st.integers(1, 1_500)})
@@ -97,7 +99,7 @@ def test_workers_that_are_killed_anywhere_deliver_each_message_once(count: int, 
         part, cursor = done.number + 1, cursor + len(done.messages)
     assert cursor == count
     assert offsets_in(store) == list(range(count))
-    manifest = S3Objects(store, REQUEST, ObjectCompression.NONE).finish(part)
+    manifest = RequestObjects(store, REQUEST, ObjectCompression.NONE).finish(part)
     assert manifest["messages"] == count
     assert [each["key"] for each in manifest["parts"]] == [key for key in sorted(store.objects) if "part-" in key]
 
@@ -119,7 +121,7 @@ def test_two_workers_at_once_deliver_each_message_once(
 @pytest.mark.parametrize("compression", list(ObjectCompression))
 def test_lines_are_readable_in_each_compression(compression: ObjectCompression) -> None:
     store = FakeStore()
-    objects = S3Objects(store, REQUEST, compression)
+    objects = RequestObjects(store, REQUEST, compression)
     parts = list(deliver_objects(objects, messages_of(10), 0, part_messages=4))
     assert [len(part.messages) for part in parts] == [4, 4, 2]
     assert offsets_in(store) == list(range(10))
@@ -130,7 +132,7 @@ def test_lines_are_readable_in_each_compression(compression: ObjectCompression) 
 
 def test_links_begin_with_the_manifest_and_are_signed_with_version_4() -> None:
     store = FakeStore()
-    objects = S3Objects(store, REQUEST, ObjectCompression.NONE)
+    objects = RequestObjects(store, REQUEST, ObjectCompression.NONE)
     list(deliver_objects(objects, messages_of(3), 0, part_messages=2))
     objects.finish(2)
     endpoint = S3Endpoint(endpoint_url="http://s3.example", access_key="key", secret_key="the secret")

@@ -13,9 +13,15 @@ from hypothesis import strategies as st
 from waybill.config.models.replay import Replay
 from waybill.config.names import TopicPartition
 from waybill.replay.requests.delivery.batches import Batch, cut_batches
-from waybill.replay.requests.delivery.http import Answer, NoAnswer, WebhookClient
+from waybill.replay.requests.delivery.http import NoAnswer, ReceiverAnswer, WebhookClient
 from waybill.replay.requests.delivery.signature import SIGNATURE_HEADER, Keys, is_signed_by
-from waybill.replay.requests.delivery.webhook import MAX_SPLIT_REQUESTS, Delivered, Outcome, Unavailable, Webhook
+from waybill.replay.requests.delivery.webhook import (
+    MAX_SPLIT_REQUESTS,
+    Delivered,
+    Outcome,
+    Unavailable,
+    WebhookDelivery,
+)
 from waybill.replay.requests.message import ReplayedMessage
 
 KEY = b"a secret that nobody guesses 123"
@@ -31,7 +37,7 @@ class FakeClient(WebhookClient):
         self.requests = 0
         self.bodies: dict[str, bytes] = {}
 
-    def post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def post(self, body: bytes, headers: Mapping[str, str]) -> ReceiverAnswer:
         self.requests += 1
         assert is_signed_by([KEY], headers[SIGNATURE_HEADER], body, Clock.now)
         key = headers["Idempotency-Key"]
@@ -40,13 +46,13 @@ class FakeClient(WebhookClient):
         if fault == LOSE_THE_REQUEST:
             raise NoAnswer("lost")
         if fault == ANSWER_503:
-            return Answer(503, {"retry-after": self.retry_after}, b"busy", False)
+            return ReceiverAnswer(503, {"retry-after": self.retry_after}, b"busy", False)
         offsets = [message["offset"] for message in json.loads(body)["messages"]]
         if self.bad.intersection(offsets):
-            answer = Answer(422, {}, b"no", False)
+            answer = ReceiverAnswer(422, {}, b"no", False)
         else:
             self.accepted[key] = offsets
-            answer = Answer(200, {}, b"", False)
+            answer = ReceiverAnswer(200, {}, b"", False)
         if fault == LOSE_THE_ANSWER:
             raise NoAnswer("lost")
         return answer
@@ -62,9 +68,11 @@ def batch_of(count: int) -> Batch:
     return batch
 
 
-def webhook(client: FakeClient, attempts: int, breaker: Mapping[str, Any] | None, pauses: list[float]) -> Webhook:
+def webhook(
+    client: FakeClient, attempts: int, breaker: Mapping[str, Any] | None, pauses: list[float]
+) -> WebhookDelivery:
     replay = Replay.model_validate({"workers": 1, "webhooks": {"attempts": attempts, "rate_per_second": 10_000}})
-    return Webhook(
+    return WebhookDelivery(
         client, "R1", Keys(KEY), replay, breaker, pause=pauses.append, monotonic=lambda: 0.0, now=lambda: Clock.now
     )
 

@@ -9,13 +9,11 @@ from typing import Any
 
 from waybill.tables.dedup.appends import TablePosition
 from waybill.tables.dedup.commit import StagedSweep
-from waybill.tables.dedup.plan import SweepPlan
+from waybill.tables.dedup.sweep_plan import SweepPlan
 from waybill.tables.dedup.tasks import MatchedRange, WrittenFiles
 from waybill.tables.iceberg.dedup import NO_HORIZON_MS, SweepState
 from waybill.tables.staging.driver import RunOutcome
-from waybill.tables.staging.timing import Usage
-
-__all__ = ["SweepReport", "TaskResults"]
+from waybill.tables.staging.timing import TaskUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,5 +165,5 @@ class SweepReport:
         return f"; rebuild {self.rebuild}{', published' if self.published else ', not published yet'}"
 
 
-def _peak_memory(usages: Iterable[Usage]) -> int:
+def _peak_memory(usages: Iterable[TaskUsage]) -> int:
     return max((usage.peak_memory_bytes for usage in usages), default=0)

@@ -14,15 +14,13 @@ from waybill.tables.audit.results import Audit, CheckResult
 from waybill.tables.audit.staged_rows import StagedRows
 from waybill.tables.iceberg import translate_storage_errors
 from waybill.tables.staging.driver import OnStep
-from waybill.tables.staging.services import Services
-
-__all__ = ["run_audit"]
+from waybill.tables.staging.services import StagingServices
 
 logger = logging.getLogger(__name__)
 
 
 def run_audit(
-    services: Services,
+    services: StagingServices,
     given: AuditInput,
     *,
     on_step: OnStep = lambda _: None,

@@ -9,8 +9,6 @@ from typing import Any
 
 from waybill.tables.quarantine.reparse import StayedMessages
 
-__all__ = ["RetryReport"]
-
 
 @dataclass(slots=True)
 class RetryReport:

@@ -12,19 +12,17 @@ from waybill.tables.audit import Audit
 from waybill.tables.iceberg import Progress
 from waybill.tables.partition.alerts import run_alerts
 from waybill.tables.partition.lateness import LATENESS_PROPERTY, Lateness
-from waybill.tables.partition.plan import Plan
+from waybill.tables.partition.partition_plan import Plan
 from waybill.tables.partition.staged import Staged
 from waybill.tables.partition.statistics import REASONS_PROPERTY, ReasonCount, ReasonCounts
 from waybill.tables.partition.tasks import TaskResult
 from waybill.tables.staging.driver import RunOutcome
 
-__all__ = ["Report"]
-
 _LATE_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PartitionReport:
     """The figures of a partition run."""
 
     stream: str
@@ -78,7 +76,7 @@ class Report:
         alert_settings: QuarantineAlert,
         faults: tuple[str, ...],
         seconds: Mapping[str, float],
-    ) -> Report:
+    ) -> PartitionReport:
         """Compute the figures from plan, staged files and task results."""
         rows, quarantined = (staged.rows, staged.quarantined) if staged else (0, 0)
         reasons = staged.properties.get(REASONS_PROPERTY) if staged else None

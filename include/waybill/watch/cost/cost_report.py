@@ -12,20 +12,18 @@ from waybill.base.metering import Tally, divided
 from waybill.config import names
 from waybill.config.models import Config, Stream
 from waybill.config.names import BackupName, TopicPartition
-from waybill.services.coordination import ALL_STREAMS, Usage, UsageStore
+from waybill.services.coordination import ALL_STREAMS, DailyUsage, UsageStore
 from waybill.services.store import Store
 from waybill.tables.iceberg import load_dedup_tables, load_tables
-from waybill.tables.staging.services import Services
-from waybill.watch.cost.prediction import Limits, Piece, Prediction, predict, recut
-
-__all__ = ["CostReport", "Kind", "Period", "kind_of", "read_cost"]
+from waybill.tables.staging.services import StagingServices
+from waybill.watch.cost.prediction import CostedObject, ObjectLimits, Prediction, predict, recut
 
 _DAY = timedelta(days=1)
 _SECONDS_PER_DAY = 86_400
 _MILLION = 1_000_000
 
 
-class Kind(StrEnum):
+class RequestKind(StrEnum):
     """Kinds of requests, as S3's price list has them."""
 
     WRITE = "write"
@@ -39,17 +37,17 @@ class Kind(StrEnum):
 _WRITES = frozenset({"PutObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "CopyObject"})
 
 
-def kind_of(operation: str) -> Kind:
+def kind_of(operation: str) -> RequestKind:
     """Return the kind of an S3 operation."""
     if operation in _WRITES:
-        return Kind.WRITE
+        return RequestKind.WRITE
     if operation.startswith("List"):
-        return Kind.LIST
-    return Kind.DELETE if operation.startswith(("Delete", "Abort")) else Kind.READ
+        return RequestKind.LIST
+    return RequestKind.DELETE if operation.startswith(("Delete", "Abort")) else RequestKind.READ
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class CostPeriod:
     """Days of UTC, both included."""
 
     first: date
@@ -70,7 +68,7 @@ class Period:
 class WhatIf:
     """What upload limits mean for the objects of the period."""
 
-    limits: Mapping[str, Limits]
+    limits: Mapping[str, ObjectLimits]
     """By topic."""
     predicted: Prediction
 
@@ -80,7 +78,7 @@ class CostReport:
     """What a stream has used in a period, what it has stored, and what upload limits change."""
 
     stream: str
-    period: Period
+    period: CostPeriod
     by_day: Mapping[date, Tally]
     """Only days that have usage."""
     days: float
@@ -161,9 +159,9 @@ def _what_if(found: WhatIf) -> dict[str, Any]:
 def read_cost(
     config: Config,
     name: str,
-    services: Services,
+    services: StagingServices,
     usage: UsageStore,
-    period: Period,
+    period: CostPeriod,
     now: datetime,
     *,
     max_bytes: int | None = None,
@@ -184,7 +182,7 @@ def read_cost(
     chains = _list_chains(services.store, stream, services.archived_topics(stream))
     present = {tp.topic: _limits(stream, tp.topic) for tp in chains}
     other = {
-        topic: Limits(
+        topic: ObjectLimits(
             limits.max_bytes if max_bytes is None else max_bytes,
             limits.max_age_ms if max_age is None else int(max_age.total_seconds() * 1000),
         )
@@ -196,7 +194,9 @@ def read_cost(
         period=period,
         by_day=by_day,
         days=sum(_part_of_day(day, now) for day in by_day),
-        counted_writes=sum(count for operation, count in ingest.requests.items() if kind_of(operation) is Kind.WRITE),
+        counted_writes=sum(
+            count for operation, count in ingest.requests.items() if kind_of(operation) is RequestKind.WRITE
+        ),
         stored_bytes={
             "archive": sum(piece.size_bytes for pieces in chains.values() for piece in pieces),
             **_table_bytes(services, stream),
@@ -215,7 +215,7 @@ def read_cost(
     )
 
 
-def _of_stream(usage: Iterable[Usage], name: str, streams: Sequence[str]) -> list[Usage]:
+def _of_stream(usage: Iterable[DailyUsage], name: str, streams: Sequence[str]) -> list[DailyUsage]:
     """Return the usage of a stream, with its equal part of what worked for all streams."""
     found = []
     for each in usage:
@@ -223,7 +223,7 @@ def _of_stream(usage: Iterable[Usage], name: str, streams: Sequence[str]) -> lis
             found.append(each)
         elif each.stream == ALL_STREAMS:
             part = divided(each.tally, dict.fromkeys(streams, 1.0))[name]
-            found.append(Usage(each.day, each.process, name, part))
+            found.append(DailyUsage(each.day, each.process, name, part))
     return found
 
 
@@ -232,14 +232,14 @@ def _part_of_day(day: date, now: datetime) -> float:
     return min(1.0, max(passed, 1 / _SECONDS_PER_DAY))
 
 
-def _limits(stream: Stream, topic: str) -> Limits:
+def _limits(stream: Stream, topic: str) -> ObjectLimits:
     policy = stream.upload_for(topic)
-    return Limits(int(policy.max_bytes), int(policy.max_age.total_seconds() * 1000))
+    return ObjectLimits(int(policy.max_bytes), int(policy.max_age.total_seconds() * 1000))
 
 
-def _list_chains(store: Store, stream: Stream, topics: Iterable[str]) -> dict[TopicPartition, list[Piece]]:
+def _list_chains(store: Store, stream: Stream, topics: Iterable[str]) -> dict[TopicPartition, list[CostedObject]]:
     """Return size and time of the objects of each chain of the stream's generation, in order."""
-    chains: dict[TopicPartition, list[Piece]] = {}
+    chains: dict[TopicPartition, list[CostedObject]] = {}
     for topic in topics:
         for entry in store.list_objects(names.backup_prefix(store.prefix, topic)):
             try:
@@ -247,18 +247,18 @@ def _list_chains(store: Store, stream: Stream, topics: Iterable[str]) -> dict[To
             except ValueError:
                 continue
             if name.generation == stream.generation:
-                piece = Piece(int(entry.modified.timestamp() * 1000), entry.size_bytes)
+                piece = CostedObject(int(entry.modified.timestamp() * 1000), entry.size_bytes)
                 chains.setdefault(TopicPartition(topic, name.partition), []).append(piece)
     return chains
 
 
-def _predict(stream: Stream, chains: Iterable[Sequence[Piece]], period: Period) -> Prediction:
+def _predict(stream: Stream, chains: Iterable[Sequence[CostedObject]], period: CostPeriod) -> Prediction:
     is_indexed = stream.format.extension.is_indexed
     found = (predict(pieces, period.first_ms, period.end_ms, is_indexed=is_indexed) for pieces in chains)
     return sum(found, Prediction())
 
 
-def _table_bytes(services: Services, stream: Stream) -> dict[str, int]:
+def _table_bytes(services: StagingServices, stream: Stream) -> dict[str, int]:
     """Return the sizes of the data files of the present snapshots, by table; nothing for a table that does not exist.
 
     Files of older snapshots, which maintenance has not removed yet, and of branches are not in it.

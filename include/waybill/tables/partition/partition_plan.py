@@ -30,20 +30,6 @@ from waybill.services.coordination import CommittedOffset
 from waybill.services.store import Store
 from waybill.tables.staging.driver import LEAST_TASK_BYTES
 
-__all__ = [
-    "Plan",
-    "Task",
-    "bound",
-    "faults_document",
-    "list_chains",
-    "make_plan",
-    "offsets_document",
-    "pack",
-    "parse_faults",
-    "parse_offsets",
-    "plan_id",
-]
-
 logger = logging.getLogger(__name__)
 
 _VERSION = 2

@@ -11,20 +11,6 @@ from pydantic import BaseModel, ConfigDict
 
 from waybill.config.names import TopicPartition
 
-__all__ = [
-    "ArchivedObject",
-    "Failure",
-    "IngestReport",
-    "LaneReport",
-    "LaneSummary",
-    "Outcome",
-    "ReportDraft",
-    "StreamReport",
-    "StreamSummary",
-    "TopicPartitionReport",
-    "merge_reports",
-]
-
 
 class Outcome(StrEnum):
     """How a lane ended with a topic-partition."""

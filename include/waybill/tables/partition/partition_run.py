@@ -42,18 +42,16 @@ from waybill.tables.partition.execute import Execute, execute_all_or_none, execu
 from waybill.tables.partition.files_sink.upload import FilesLayout, Origin
 from waybill.tables.partition.files_sink.writer import inventory_properties, stage_inventory
 from waybill.tables.partition.next_plan import NextPlan
-from waybill.tables.partition.plan import Plan, list_chains, make_plan
+from waybill.tables.partition.partition_plan import Plan, list_chains, make_plan
+from waybill.tables.partition.partition_report import PartitionReport
 from waybill.tables.partition.publication import OnAudit, Publication, drop_branches
-from waybill.tables.partition.report import Report
 from waybill.tables.partition.staged import Staged, discard, find_staged, record_staged
 from waybill.tables.partition.statistics import RunStatistics
 from waybill.tables.partition.tasks import Job, TaskResult
 from waybill.tables.staging.driver import FinishedJob, OnStep, find_or_create, repeat_while_more, run_staged_job
-from waybill.tables.staging.services import Services, services_of
+from waybill.tables.staging.services import StagingServices, services_of
 from waybill.tables.staging.table_layout import TableLayout
 from waybill.tables.staging.timing import StepClock
-
-__all__ = ["Execute", "run_partition", "run_to_the_end"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +68,9 @@ def run_partition(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     on_step: OnStep = _reach,
     slots: int = 1,
-    services: Services | None = None,
+    services: StagingServices | None = None,
     on_audit: OnAudit | None = None,
-) -> Report:
+) -> PartitionReport:
     """Turn the new backup objects of stream `name` into rows, and return the run's report.
 
     `execute` runs the tasks, on Spark or in this process; `slots` of them run side by side. `services`: those to use;
@@ -101,9 +99,9 @@ def run_to_the_end(
     execute: Execute,
     *,
     slots: int = 1,
-    services: Services | None = None,
+    services: StagingServices | None = None,
     on_audit: OnAudit | None = None,
-) -> Iterator[Report]:
+) -> Iterator[PartitionReport]:
     """Yield the reports of `run_partition` until the archive has no more input. Raises what `run_partition` raises."""
     return repeat_while_more(
         lambda: run_partition(config, name, execute, slots=slots, services=services, on_audit=on_audit)
@@ -117,7 +115,7 @@ class _PartitionJob:
     config: Config
     name: str
     stream: Stream
-    services: Services
+    services: StagingServices
     tables: StreamTables
     upcoming: NextPlan
     run_tasks: Execute
@@ -280,9 +278,9 @@ class _PartitionJob:
 
     # --- report ---
 
-    def report(self, finished: FinishedJob[Plan, Staged], clock: StepClock) -> Report:
+    def report(self, finished: FinishedJob[Plan, Staged], clock: StepClock) -> PartitionReport:
         staged = finished.staged
-        return Report.of(
+        return PartitionReport.of(
             stream=self.name,
             outcome=finished.outcome,
             start=self.upcoming.start,

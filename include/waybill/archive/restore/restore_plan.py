@@ -19,8 +19,6 @@ from waybill.config.names import TopicPartition, check_restore_id, restore_plan_
 from waybill.records.batches.produced import Producer
 from waybill.services.store import Store
 
-__all__ = ["PartitionPlan", "Plan", "find_plan", "list_plans"]
-
 _VERSION = 2  # 2: `warnings`
 _OBJECT = "/plan.json"
 
@@ -50,7 +48,7 @@ class PartitionPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RestorePlan:
     """A restore, as it was requested."""
 
     id: str
@@ -121,7 +119,7 @@ class Plan:
             ) from None
 
 
-def find_plan(store: Store, restore: str) -> Plan:
+def find_plan(store: Store, restore: str) -> RestorePlan:
     """Return the plan of a restore. Raises `RestoreRefused` if there is none, or `restore` is no id."""
     try:
         key = restore_plan_key(store.prefix, check_restore_id(restore))
@@ -130,11 +128,11 @@ def find_plan(store: Store, restore: str) -> Plan:
     content = store.read_if_exists(key)
     if content is None:
         raise RestoreRefused(f"there is no restore {restore}; `waybill restore status` lists them")
-    return Plan.from_json(key, content)
+    return RestorePlan.from_json(key, content)
 
 
-def list_plans(store: Store) -> Iterator[Plan]:
+def list_plans(store: Store) -> Iterator[RestorePlan]:
     """Yield the plans of all restores, in order of their ids."""
     for key in store.keys(restores_prefix(store.prefix)):
         if key.endswith(_OBJECT):
-            yield Plan.from_json(key, store.read(key))
+            yield RestorePlan.from_json(key, store.read(key))

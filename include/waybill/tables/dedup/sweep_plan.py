@@ -20,8 +20,6 @@ from waybill.config.names import TopicPartition
 from waybill.tables.dedup.appends import AppendedFile, TablePosition
 from waybill.tables.iceberg.dedup import NO_HORIZON_MS, FirstSweepStart
 
-__all__ = ["SweepPlan", "earliest_arrival_ms", "epoch_ms", "horizon_after"]
-
 _VERSION = 1
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _MILLISECOND = timedelta(milliseconds=1)

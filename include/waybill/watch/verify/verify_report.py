@@ -11,8 +11,6 @@ from waybill.archive.chain.gaps import Gap
 from waybill.base.errors import UnexpectedFailure
 from waybill.config.names import TopicPartition
 
-__all__ = ["Effect", "EffectKind", "Fault", "FaultKind", "Figures", "Listener", "Report", "first_line"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -59,7 +57,7 @@ class EffectKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class FaultEffect:
     """One consequence of a fault: what a table has to do with the offsets of the fault."""
 
     kind: EffectKind
@@ -79,7 +77,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class VerifyFault:
     """One fault, with the offsets `[first_offset, next_offset)` that it concerns, if it concerns any."""
 
     kind: FaultKind
@@ -90,7 +88,7 @@ class Fault:
     next_offset: int | None
     what: str
     """What was found and what was expected."""
-    affects: list[Effect] = field(default_factory=list, hash=False)
+    affects: list[FaultEffect] = field(default_factory=list, hash=False)
     """The consequences of this fault in tables. They are not faults of their own."""
 
     def __str__(self) -> str:
@@ -119,7 +117,7 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Figures:
+class VerifyFigures:
     """The numbers that a verification counts."""
 
     chains: int = 0
@@ -149,13 +147,13 @@ class Figures:
 
 
 @dataclass(slots=True)
-class Report:
+class VerifyReport:
     """The result for one stream."""
 
     stream: str
     generation: int
-    figures: Figures = field(default_factory=Figures)
-    faults: list[Fault] = field(default_factory=list)
+    figures: VerifyFigures = field(default_factory=VerifyFigures)
+    faults: list[VerifyFault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     accepted: list[Gap] = field(default_factory=list)
     """Accepted gaps that match what the chain lacks."""
@@ -168,7 +166,7 @@ class Report:
         """Whether there are no faults."""
         return not self.faults
 
-    def add_fault(self, fault: Fault) -> None:
+    def add_fault(self, fault: VerifyFault) -> None:
         """Add a fault, unless it is in the report already: several windows of offsets may meet the same bad file."""
         if fault not in self.faults:
             self.faults.append(fault)
@@ -180,7 +178,7 @@ class Report:
         """
         failure = UnexpectedFailure(element, error)
         logger.error("%s", failure, exc_info=error)
-        self.add_fault(Fault(FaultKind.UNEXPECTED, "verify", tp, None, None, str(failure)))
+        self.add_fault(VerifyFault(FaultKind.UNEXPECTED, "verify", tp, None, None, str(failure)))
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON fields."""

@@ -58,12 +58,10 @@ from waybill.tables.maintenance.plans import (
     find_rejected_plans,
     find_sweep_plans,
 )
-from waybill.tables.maintenance.procedures import MaintenanceReport, Procedures, Step, TableReport
+from waybill.tables.maintenance.procedures import MaintenanceReport, MaintenanceStep, Procedures, TableReport
 from waybill.tables.maintenance.table import TableMaintenance, UnsweptSnapshots, find_unswept_snapshots, timed_step
 from waybill.tables.quarantine.retry import finish_retries
-from waybill.tables.staging.services import Services, services_of
-
-__all__ = ["run_maintenance"]
+from waybill.tables.staging.services import StagingServices, services_of
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +74,7 @@ def run_maintenance(
     make_procedures: Callable[[], Procedures],
     *,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    services: Services | None = None,
+    services: StagingServices | None = None,
 ) -> MaintenanceReport:
     """Maintain the tables of stream `name`, and return what was done.
 
@@ -149,7 +147,7 @@ class _MaintenanceRun:
 
     # --- tables ---
 
-    def end_killed_changes(self, config: Config, tables: StreamTables, services: Services) -> bool:
+    def end_killed_changes(self, config: Config, tables: StreamTables, services: StagingServices) -> bool:
         """End a change of a backfill and retries of the quarantine that were killed. Return whether there were any.
 
         What cannot be ended becomes a warning: it needs a person, and it does not hinder maintenance.
@@ -207,7 +205,7 @@ class _MaintenanceRun:
 
     # --- beside the archive ---
 
-    def remove_unneeded(self, tables: StreamTables | None, dedup: DedupTables | None) -> tuple[Step, ...]:
+    def remove_unneeded(self, tables: StreamTables | None, dedup: DedupTables | None) -> tuple[MaintenanceStep, ...]:
         """Remove what is not needed any more beside the tables' own files."""
         work: dict[str, Callable[[], Mapping[str, int]]] = {}
         if tables is not None:

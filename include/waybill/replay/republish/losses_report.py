@@ -18,8 +18,6 @@ from waybill.replay.republish.truncations import Truncation
 from waybill.services.kafka.kafka import KafkaSource
 from waybill.services.store import Store
 
-__all__ = ["LOSS_SCHEMA", "Fate", "LossCounts", "LossFiles", "read_losses"]
-
 
 class Fate(StrEnum):
     """What is known of a lost offset."""

@@ -28,8 +28,6 @@ from waybill.watch.promises.sending import Sent, ping_dead_man, send_all
 from waybill.watch.promises.services import WatchServices
 from waybill.watch.promises.status_writer import store_status
 
-__all__ = ["WatchReport", "run_watch"]
-
 logger = logging.getLogger(__name__)
 
 

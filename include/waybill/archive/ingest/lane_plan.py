@@ -21,17 +21,15 @@ from waybill.config.models import Config, IsolationLevel, Stream
 from waybill.config.names import TopicPartition
 from waybill.services.coordination import (
     CommittedOffset,
+    GroupProblem,
     GroupProblems,
     IngestState,
     Pause,
-    Problem,
     Stage,
     read_ingest_states,
     read_pauses,
 )
 from waybill.services.kafka.kafka import LogRange, StreamTopics
-
-__all__ = ["IngestPlan", "Lane", "LaneShare", "StreamProblem", "estimate_bytes", "plan_lanes", "plan_run"]
 
 logger = logging.getLogger(__name__)
 
@@ -119,9 +117,9 @@ class StreamProblem(BaseModel):
         """What identifies the problem from run to run."""
         return self.stream, self.error
 
-    def to_problem(self, since_ms: int) -> Problem:
+    def to_problem(self, since_ms: int) -> GroupProblem:
         """Return the problem as the group's node records it."""
-        return Problem(self.stream, self.error, self.message, since_ms)
+        return GroupProblem(self.stream, self.error, self.message, since_ms)
 
 
 class IngestPlan(BaseModel):

@@ -11,28 +11,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from waybill.config.models.kafka_topics import KafkaTopic
+from waybill.config.models.kafka_topics import DeclaredTopic
 from waybill.config.names import TopicPartition
 from waybill.services.kafka.cluster_state import ClusterState
 from waybill.watch.kafka_cluster.config_changes import ConfigChange, split_by_risk
 from waybill.watch.kafka_cluster.placement import alternate_racks, complete, has_rack_fault, place
-
-__all__ = [
-    "AddPartitions",
-    "AlterConfigs",
-    "CreateTopic",
-    "Difference",
-    "ElectPreferredLeaders",
-    "Inputs",
-    "Move",
-    "Reassign",
-    "RemoveThrottle",
-    "RiskyConfigs",
-    "Step",
-    "TopicPlan",
-    "WaitForReassignment",
-    "make_plan",
-]
 
 _MIN_ISR = "min.insync.replicas"
 
@@ -74,7 +57,7 @@ class AddPartitions:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ReplicaMove:
     """The replicas of a topic-partition, as they are and as they are to be."""
 
     tp: TopicPartition
@@ -93,7 +76,7 @@ class Reassign:
     """Copy topic-partitions to other brokers, under a throttle."""
 
     topic: str
-    moves: Sequence[Move]
+    moves: Sequence[ReplicaMove]
 
     @property
     def size_bytes(self) -> int | None:
@@ -149,7 +132,7 @@ class Difference:
 class Inputs:
     """What a plan starts from."""
 
-    declared: Mapping[str, KafkaTopic]
+    declared: Mapping[str, DeclaredTopic]
     state: ClusterState
     configs: Mapping[str, Mapping[str, str]]
     """Of each declared topic that exists: the configs that apply. Topics that may not be described are missing."""
@@ -219,7 +202,7 @@ def _replica_load(state: ClusterState) -> Counter[int]:
 
 def _create(
     topic: str,
-    declared: KafkaTopic,
+    declared: DeclaredTopic,
     inputs: Inputs,
     leaders: Counter[int],
     steps: list[Step],
@@ -247,7 +230,7 @@ def _too_few(factor: int, live: int) -> str:
 
 
 def _configs(
-    topic: str, declared: KafkaTopic, inputs: Inputs, factor: int, refused: list[Difference]
+    topic: str, declared: DeclaredTopic, inputs: Inputs, factor: int, refused: list[Difference]
 ) -> Iterator[Step]:
     """Yield the changes of configs. `factor`: the fewest replicas that a topic-partition has after the copies."""
     actual = inputs.configs.get(topic)
@@ -287,7 +270,7 @@ def _factors(topic: str, inputs: Inputs, copies: Sequence[Step]) -> dict[int, in
 
 
 def _partitions(
-    topic: str, declared: KafkaTopic, inputs: Inputs, leaders: Counter[int], factor: int, refused: list[Difference]
+    topic: str, declared: DeclaredTopic, inputs: Inputs, leaders: Counter[int], factor: int, refused: list[Difference]
 ) -> Iterator[Step]:
     """Yield the new topic-partitions. `factor`: the replicas of topic-partition 0; Kafka wants as many for new ones."""
     existing = len(inputs.state.topic_partitions(topic))
@@ -314,7 +297,7 @@ def _partitions(
 
 
 def _replicas(
-    topic: str, declared: KafkaTopic, inputs: Inputs, load: Counter[int], refused: list[Difference]
+    topic: str, declared: DeclaredTopic, inputs: Inputs, load: Counter[int], refused: list[Difference]
 ) -> Iterator[Step]:
     """Yield the copies of a topic. What is being copied is waited for, and compared when that has ended."""
     if inputs.reassigning is None:
@@ -343,7 +326,7 @@ def _replicas(
         except ValueError as error:
             refused.append(Difference(topic, f"partition {tp.partition}: {error}"))
             continue
-        move = Move(tp, before, after, _copied_bytes(tp, before, after, inputs.sizes))
+        move = ReplicaMove(tp, before, after, _copied_bytes(tp, before, after, inputs.sizes))
         load.update(move.added)
         moves.append(move)
     if moves:
@@ -352,7 +335,7 @@ def _replicas(
 
 def _refuse_replicas(
     topic: str,
-    declared: KafkaTopic,
+    declared: DeclaredTopic,
     inputs: Inputs,
     replicas: Collection[tuple[int, ...]],
     refused: list[Difference],

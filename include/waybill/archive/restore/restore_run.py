@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from waybill.archive.restore.archived import ArchivedBatch, message_runs, objects_of_range, read_batches
-from waybill.archive.restore.offset_map import MapBuilder, Place, find_place
-from waybill.archive.restore.plan import PartitionPlan, Plan
+from waybill.archive.restore.offset_map import MapBuilder, RestorePlace, find_place
 from waybill.archive.restore.progress import check_target, read_progress
 from waybill.archive.restore.refusal import explain
+from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan
 from waybill.base import failpoints
 from waybill.base.errors import (
     CorruptBatch,
@@ -34,10 +34,8 @@ from waybill.base.errors import (
 from waybill.config.names import TopicPartition
 from waybill.records.batches.produced import stamp
 from waybill.services.kafka.batch_producer import Batches, BatchRefused, OutOfSequence
-from waybill.services.kafka.target import KafkaTarget
+from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store
-
-__all__ = ["PartitionResult", "restore"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +72,8 @@ class PartitionResult:
 
 def restore(
     store: Store,
-    target: KafkaTarget,
-    plan: Plan,
+    target: TargetCluster,
+    plan: RestorePlan,
     *,
     should_stop: Callable[[], bool] = lambda: False,
     report: Callable[[PartitionResult], None] = lambda _: None,
@@ -105,8 +103,8 @@ def _rare_collections() -> Iterator[None]:
 
 def _restore(
     store: Store,
-    target: KafkaTarget,
-    plan: Plan,
+    target: TargetCluster,
+    plan: RestorePlan,
     should_stop: Callable[[], bool],
     report: Callable[[PartitionResult], None],
 ) -> list[PartitionResult]:
@@ -131,13 +129,13 @@ def _restore(
 class _Partition:
     """The restore of one topic-partition, chunk by chunk."""
 
-    def __init__(self, store: Store, target: KafkaTarget, plan: Plan, partition: PartitionPlan) -> None:
+    def __init__(self, store: Store, target: TargetCluster, plan: RestorePlan, partition: PartitionPlan) -> None:
         self._store, self._target, self._restore = store, target, plan
         self.plan = partition
         self.result = PartitionResult(partition)
         self._batches: Iterator[ArchivedBatch] | None = None
         self._map: MapBuilder | None = None
-        self._place = Place(partition.first_offset, partition.target_offset)
+        self._place = RestorePlace(partition.first_offset, partition.target_offset)
         """The next archived offset to read, and the target offset that its next message gets."""
         self._part_begun = 0.0
         self._repositions = 0
@@ -195,7 +193,7 @@ class _Partition:
         plan, source = self.plan, self.plan.source
         self._target.producer.begin(plan.target)
         end = read_progress(self._target, self._restore, plan)
-        start = Place(plan.first_offset, plan.target_offset)
+        start = RestorePlace(plan.first_offset, plan.target_offset)
         place = find_place(self._store, self._restore.id, source, end, start)
         if self.result.resumed_at is None:
             self.result.resumed_at = end
@@ -232,7 +230,7 @@ class _Partition:
         if batch.frame is not None:
             for offset, count in message_runs(batch, self._place.offset, self.plan.next_offset):
                 self._map.add(offset, count)
-        self._place = Place(batch.next_offset, self._place.target_offset + messages)
+        self._place = RestorePlace(batch.next_offset, self._place.target_offset + messages)
         return messages
 
     def _send_chunk(self) -> bool:
