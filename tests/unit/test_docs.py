@@ -181,6 +181,12 @@ def is_name(_: Path, name: str) -> bool:
     return name in NAMES_OF_OTHERS | COMPOSED or bool({name, plain, f"kafka_{name}"} & words())
 
 
+def defines(module: Path, name: str) -> bool:
+    """Return whether a module defines or imports a name at its top."""
+    defined = rf"(?:class |(?:async )?def ){name}\b|{name}(?:: .*)? =|(?:from .*)?import .*\b{name}\b| {{4}}{name},$"
+    return re.search(f"^(?:{defined})", text_of(module), re.MULTILINE) is not None
+
+
 def is_dotted_name(_: Path, name: str) -> bool:
     """Return whether a dotted name is a module, a name in one, or a stored name, which a source has as a text."""
     path, *rest = [ROOT / "include", *name.split(".")]
@@ -189,7 +195,7 @@ def is_dotted_name(_: Path, name: str) -> bool:
     if rest and (path / f"{rest[0]}.py").exists():
         path /= f"{rest.pop(0)}.py"
     module = path if path.is_file() else path / "__init__.py"
-    if not rest or re.search(rf"\b{rest[0]}\b", text_of(module)):
+    if not rest or defines(module, rest[0]):
         return True
     return name in NAMES_OF_OTHERS or any(f'"{name}' in text for text in sources().values())
 
