@@ -12,11 +12,10 @@ import pytest
 from ingest_scenes import STREAM
 from kinesis_scenes import KinesisStream, Put, archive_of
 
-from waybill.archive.chain.checkpoint_batch import SlotState, checkpoint_batch, read_checkpoint_batch
 from waybill.archive.chain.gaps import DecisionRecord, GapKind
-from waybill.archive.chain.shard_starts import find_stream_origin, read_slot_map
 from waybill.archive.ingest import run_lane
 from waybill.archive.ingest.gap_acceptance import accept_gap
+from waybill.archive.ingest.kinesis.shard_starts import find_stream_origin, read_slot_map
 from waybill.archive.ingest.lane import drain_lane
 from waybill.archive.ingest.lane_report import Outcome, TopicPartitionReport
 from waybill.archive.ingest.target import ArchiveTarget
@@ -24,6 +23,7 @@ from waybill.archive.ingest.time_slice import Clock
 from waybill.config.names import TopicPartition
 from waybill.records.batches import framing
 from waybill.records.shards.checkpoint import Checkpoint, PositionKind
+from waybill.records.shards.checkpoint_batch import SlotState, checkpoint_batch, read_checkpoint_batch
 from waybill.records.shards.slot_map import SlotMap
 from waybill.services.coordination.shard_map import read_slot_map_copy, write_slot_map_copy
 from waybill.watch.verify import VerifyReport, verify_stream

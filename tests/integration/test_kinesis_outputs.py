@@ -19,7 +19,7 @@ from restore_scenes import Message, consume
 
 from devstack import Stack
 from waybill.archive.ingest import StreamReport, connect, plan_lanes, run_lane
-from waybill.archive.ingest.slot_source import SlotSource
+from waybill.archive.ingest.kinesis.slot_source import SlotSource
 from waybill.config.models import Config, load_config
 from waybill.config.names import TopicPartition
 from waybill.replay.requests.migrations import migrate

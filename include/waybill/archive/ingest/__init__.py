@@ -20,7 +20,8 @@ from waybill.archive.ingest.lane_report import (
     TopicPartitionReport,
     merge_reports,
 )
-from waybill.archive.ingest.services import IngestServices, connect, connect_all
+from waybill.archive.ingest.services import connect, connect_all
+from waybill.archive.ingest.target import IngestServices
 from waybill.archive.ingest.time_slice import Clock, TimeSlice
 
 __all__ = [
