@@ -27,6 +27,7 @@ from waybill.records.batches.compression import Recompressor
 from waybill.records.batches.limits import Limits
 from waybill.records.shards.checkpoint import Checkpoint
 from waybill.services.coordination import CommittedOffset, Coordinator
+from waybill.services.kafka.cluster import Topic
 from waybill.services.kafka.kafka import KafkaSource, LogRange, PartitionState, StreamTopics
 from waybill.services.store import Store
 
@@ -70,6 +71,9 @@ class Source(Protocol):
 
     def topic_partitions(self, stream: Stream) -> list[TopicPartition]:
         """Return the current topic-partitions of the stream, sorted."""
+
+    def topic(self, name: str) -> Topic:
+        """Return the current description of a topic."""
 
     def offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """Return the current range of each log. That of a slot ends where it is archived."""
