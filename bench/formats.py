@@ -53,7 +53,7 @@ class NullStore:
 
 
 def write_format(settings: dict[str, str], codec: str, arguments: argparse.Namespace) -> Work:
-    from waybill.archive.chain.backup_object import new_backup_object
+    from waybill.archive.chain.new_object import new_backup_object
     from waybill.config.models import Format
     from waybill.config.names import BackupName
     from waybill.records.batches import framing

@@ -22,7 +22,7 @@ from files_scenes import (
 from partition_scenes import Scene, in_this_process, junk
 from test_holds import refuse_more_than_half
 
-from waybill.archive.chain.spans import Span
+from waybill.archive.chain.span import Span
 from waybill.base.errors import ConfigError, PublicationHeld
 from waybill.config.names import TopicPartition
 from waybill.services.store import ObjectStream, Store

@@ -23,9 +23,10 @@ from pyspark.sql import SparkSession
 from devstack import Stack
 from devstack.jars import pyspark_jars
 from waybill.archive import ingest
-from waybill.archive.chain.backup_object import BackupObject, new_backup_object
+from waybill.archive.chain.backup_object import BackupObject
 from waybill.archive.chain.chain import walk_chain
 from waybill.archive.chain.indexed_reader import IndexedReader
+from waybill.archive.chain.new_object import new_backup_object
 from waybill.base import failpoints
 from waybill.base.errors import CorruptBatch, MixedFormats, ObjectExists
 from waybill.config.models import Format

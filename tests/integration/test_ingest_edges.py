@@ -11,9 +11,10 @@ from ingest_scenes import Archive, Cluster
 
 from devstack import Stack
 from waybill.archive.ingest import IngestServices, Outcome, TopicPartitionReport
+from waybill.archive.ingest.kafka.topic_source import TopicSource
 from waybill.base.errors import LogTruncated
 from waybill.config.names import TopicPartition
-from waybill.services.kafka.kafka import EpochEnd, KafkaSource, LogRange
+from waybill.services.kafka.kafka import EpochEnd, LogRange
 from waybill.services.kafka.partition_reader import Chunk
 
 pytestmark = pytest.mark.integration
@@ -27,7 +28,7 @@ def produce(cluster: Cluster, tp: TopicPartition, batches: int) -> None:
         cluster.produce(tp, [(None, b"%d/%d" % (number, i)) for i in range(BATCH)])
 
 
-class InterruptedSource(KafkaSource):
+class InterruptedSource(TopicSource):
     """Reads batch by batch, and calls `interrupt` after the first. The next fetch is in flight by then."""
 
     interrupt: ClassVar[Callable[[], None]]
@@ -61,7 +62,7 @@ def test_lane_archives_what_it_fetched_when_retention_overtakes_it(
     with interrupted(archive, lambda: cluster.delete_records(tp, before=65)) as services:
         report = archive.run_one(services, tp)
         (stop,) = services.coordinator.list_stops()
-        assert services.source.earliest_local(tp) == 65
+        assert services.kafka.earliest_local(tp) == 65
 
     assert report.outcome is Outcome.STOPPED
     assert report.failure is not None
@@ -163,9 +164,9 @@ def test_earliest_local_offset_is_the_start_of_the_log_without_tiered_storage(
 ) -> None:
     produce(cluster, tp, 3)
     with archive.services() as services:
-        assert services.source.earliest_local(tp) == 0
+        assert services.kafka.earliest_local(tp) == 0
         cluster.delete_records(tp, before=15)
-        assert services.source.earliest_local(tp) == 15
+        assert services.kafka.earliest_local(tp) == 15
         assert services.source.offsets([tp])[tp] == LogRange(15, 30)
 
 

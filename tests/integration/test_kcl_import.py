@@ -12,8 +12,8 @@ from moto.server import ThreadedMotoServer
 
 from devstack.kinesis import REGION
 from waybill.archive.chain.gaps import DecisionRecord
-from waybill.archive.chain.shard_starts import find_stream_origin
-from waybill.archive.ingest.kcl_import import ShardImport, import_leases, propose_lease_imports
+from waybill.archive.ingest.kinesis.kcl_import import ShardImport, import_leases, propose_lease_imports
+from waybill.archive.ingest.kinesis.shard_starts import find_stream_origin
 from waybill.base.errors import ConfigError, GapRefused
 from waybill.config.connections import find_connection
 from waybill.config.names import TopicPartition

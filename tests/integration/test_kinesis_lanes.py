@@ -12,11 +12,11 @@ import pytest
 from ingest_scenes import STREAM
 from kinesis_scenes import KinesisStream, Put, archive_of
 
-from waybill.archive.chain.checkpoint_batch import SlotState, checkpoint_batch, read_checkpoint_batch
 from waybill.archive.chain.gaps import DecisionRecord, GapKind
-from waybill.archive.chain.shard_starts import find_stream_origin, read_slot_map
 from waybill.archive.ingest import run_lane
 from waybill.archive.ingest.gap_acceptance import accept_gap
+from waybill.archive.ingest.kinesis.shard_starts import find_stream_origin, read_slot_map
+from waybill.archive.ingest.kinesis.slot_object import new_slot_object
 from waybill.archive.ingest.lane import drain_lane
 from waybill.archive.ingest.lane_report import Outcome, TopicPartitionReport
 from waybill.archive.ingest.target import ArchiveTarget
@@ -24,6 +24,7 @@ from waybill.archive.ingest.time_slice import Clock
 from waybill.config.names import TopicPartition
 from waybill.records.batches import framing
 from waybill.records.shards.checkpoint import Checkpoint, PositionKind
+from waybill.records.shards.checkpoint_batch import SlotState, checkpoint_batch, read_checkpoint_batch
 from waybill.records.shards.slot_map import SlotMap
 from waybill.services.coordination.shard_map import read_slot_map_copy, write_slot_map_copy
 from waybill.watch.verify import VerifyReport, verify_stream
@@ -292,14 +293,13 @@ def test_an_object_with_a_shard_of_another_slot_is_not_committed(kinesis: Kinesi
     slots.run()
     tp, other = TopicPartition(kinesis.name, 0), TopicPartition(kinesis.name, 1)
     with slots.services() as services:
-        assert services.slots is not None
         committed, foreign = services.coordinator.read_committed(tp), services.coordinator.read_committed(other)
         assert committed is not None
         assert foreign is not None
         assert committed.checkpoint is not None
         assert foreign.checkpoint is not None
         target = ArchiveTarget(services, slots.config.stream(STREAM), tp)
-        forged = target.new_slot_object(committed.committed_offset, committed.topic_id, committed.checkpoint)
+        forged = new_slot_object(target, committed.committed_offset, committed.topic_id, committed.checkpoint)
         forged.checkpoint = Checkpoint({**committed.checkpoint.positions, **foreign.checkpoint.positions})
         forged.complete()
     report = slots.run()

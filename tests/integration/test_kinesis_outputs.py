@@ -19,7 +19,7 @@ from restore_scenes import Message, consume
 
 from devstack import Stack
 from waybill.archive.ingest import StreamReport, connect, plan_lanes, run_lane
-from waybill.archive.ingest.slot_source import SlotSource
+from waybill.archive.ingest.kinesis.slot_source import slots_of
 from waybill.config.models import Config, load_config
 from waybill.config.names import TopicPartition
 from waybill.replay.requests.migrations import migrate
@@ -68,8 +68,7 @@ class Scene:
     def archived_to_ms(self) -> int | None:
         """Return the time up to which a process that starts now believes all records to be archived."""
         with connect(self.config, _STREAM) as services:
-            assert isinstance(services.slots, SlotSource)
-            return services.slots.archived_to_ms()
+            return slots_of(services.source).archived_to_ms()
 
     def put_numbered(self, first: int, count: int) -> list[Put]:
         return self.kinesis.put((f"key-{number % 7}", b"%05d" % number) for number in range(first, first + count))

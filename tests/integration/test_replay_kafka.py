@@ -23,7 +23,7 @@ from waybill.base.errors import KafkaUnavailable, ReplayRefused
 from waybill.config.connections import KafkaEndpoint, find_connection
 from waybill.config.names import TopicPartition
 from waybill.replay.requests.delivery.kafka_topic import TopicDelivery
-from waybill.replay.requests.delivery.steps import TargetUnavailable
+from waybill.replay.requests.delivery.outcome import TargetUnavailable
 from waybill.replay.requests.message import ReplayedMessage
 from waybill.replay.requests.states import RequestState
 from waybill.services.kafka.target import TargetCluster

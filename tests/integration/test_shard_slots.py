@@ -9,8 +9,14 @@ from datetime import timedelta
 import pytest
 
 from devstack import Stack
-from waybill.archive.chain.shard_starts import find_stream_origin, list_shard_starts
-from waybill.archive.ingest.slot_assignment import ExtendedMap, ShardListing, StreamStart, check_checkpoint, extend_map
+from waybill.archive.ingest.kinesis.shard_starts import find_stream_origin, list_shard_starts
+from waybill.archive.ingest.kinesis.slot_assignment import (
+    ExtendedMap,
+    ShardListing,
+    StreamStart,
+    check_checkpoint,
+    extend_map,
+)
 from waybill.base.errors import ConfigError, DocumentDamaged, ShardNotOwned, StreamRecreated
 from waybill.config import names
 from waybill.config.connections import S3Endpoint, ZooKeeperEndpoint

@@ -16,7 +16,13 @@ from typing import Any
 from greenlet import GreenletExit, getcurrent, greenlet
 from kazoo.exceptions import BadVersionError, NodeExistsError
 
-from waybill.archive.ingest.slot_assignment import ExtendedMap, ShardListing, StreamStart, check_checkpoint, extend_map
+from waybill.archive.ingest.kinesis.slot_assignment import (
+    ExtendedMap,
+    ShardListing,
+    StreamStart,
+    check_checkpoint,
+    extend_map,
+)
 from waybill.config import names
 from waybill.records.shards.checkpoint import Checkpoint, PositionKind, ShardPosition
 from waybill.records.shards.lineage import Shard

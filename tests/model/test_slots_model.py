@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_slots import Pass, Planner, World
 
-from waybill.archive.ingest.slot_assignment import StreamStart
+from waybill.archive.ingest.kinesis.slot_assignment import StreamStart
 from waybill.records.shards.checkpoint import PositionKind
 
 LATEST = StreamStart(PositionKind.AT_TIMESTAMP)

@@ -27,7 +27,8 @@ from group_configs import config_of
 import waybill.base.errors as all_errors
 from waybill.archive.chain import chain, spans
 from waybill.archive.chain.object_scan import ObjectScan
-from waybill.archive.chain.spans import Span, find_fault
+from waybill.archive.chain.span import Span
+from waybill.archive.chain.spans import find_fault
 from waybill.archive.ingest import offset_changes
 from waybill.archive.restore import comparison, restore_run
 from waybill.base.errors import StoreUnavailable, UnexpectedFailure

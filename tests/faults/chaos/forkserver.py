@@ -238,7 +238,7 @@ def _preload() -> None:
 
     import waybill.interfaces.cli.app
     import waybill.interfaces.cli.verify  # noqa: F401
-    from waybill import ingest  # noqa: F401
+    from waybill.archive import ingest  # noqa: F401
     from waybill.config.connections import S3Endpoint
     from waybill.config.models import load_config  # noqa: F401
     from waybill.services.coordination import Coordinator  # noqa: F401

@@ -23,9 +23,9 @@ from kinesis_chaos.scenario import KinesisScenario
 
 PRELOAD = (
     "tenacity",
-    "waybill.archive.ingest.slot_source",
-    "waybill.archive.ingest.slot_assignment",
-    "waybill.archive.ingest.slot_fetching",
+    "waybill.archive.ingest.kinesis.slot_source",
+    "waybill.archive.ingest.kinesis.slot_assignment",
+    "waybill.archive.ingest.kinesis.slot_fetching",
     "waybill.services.kinesis",
 )
 """What lanes of Kinesis import besides those of Kafka."""

@@ -1,7 +1,7 @@
 """A backup object while it is written: whole record batches go in, and one immutable S3 object comes out.
 
-`new_backup_object` chooses the class for a stream's format: `RecordBatchObject` stores record batches unchanged,
-`waybill.archive.chain.indexed_object.IndexedObject` writes SequenceFile or text.
+`RecordBatchObject` stores record batches unchanged, `waybill.archive.chain.indexed_object.IndexedObject` writes
+SequenceFile or text. `waybill.archive.chain.new_object` chooses the class for a stream's format.
 """
 
 from __future__ import annotations
@@ -11,38 +11,15 @@ from collections.abc import Mapping
 
 from waybill import __version__
 from waybill.archive.chain.message_count import count_messages
-from waybill.config.models import Format
-from waybill.config.models.enums import BackupFormat
 from waybill.config.names import BackupName
 from waybill.records.batches import framing
-from waybill.records.batches.limits import LARGEST, Limits
+from waybill.records.shards.checkpoint import Checkpoint
 from waybill.services.store import Store
 
 _FORMAT_VERSION = "1"
 
 _WRITE_BYTES = 256 << 10
 """Contiguous batches are copied in pieces of about this size, so that checked bytes are still in the CPU's cache."""
-
-
-def new_backup_object(
-    store: Store,
-    name: BackupName,
-    topic_id: str,
-    kind: Format,
-    metadata: Mapping[str, str] | None = None,
-    limits: Limits = LARGEST,
-) -> BackupObject:
-    """Begin the object that starts at `name.first_offset`, in the format `kind`.
-
-    `metadata` is added to the object's user metadata. `limits`: a format other than `kafka` sets messages beyond them
-    aside, without their values.
-    """
-    if kind.name is BackupFormat.KAFKA:
-        return RecordBatchObject(store, name, topic_id, metadata)
-    # numba and pyarrow take a second to import, and a lane starts every minute.
-    from waybill.archive.chain.indexed_object import IndexedObject
-
-    return IndexedObject(store, name, topic_id, kind, metadata, limits)
 
 
 class BackupObject(ABC):
@@ -69,6 +46,8 @@ class BackupObject(ABC):
         """Timestamp of the oldest message taken, in milliseconds since 1970 UTC: -1 if that message has no timestamp,
         None if no message was taken."""
         self.size_bytes = 0
+        self.checkpoint: Checkpoint | None = None
+        """How far the shards of a slot are archived at the object's end; None for a topic-partition of Kafka."""
         self._upload = store.upload_if_absent(self.key, {**_user_metadata(name, topic_id), **(metadata or {})})
 
     @property

@@ -13,12 +13,12 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from waybill.archive.chain.checkpoint_batch import SlotState, read_checkpoint_batch
 from waybill.archive.chain.gaps import GAP_METADATA_KEY
 from waybill.archive.chain.message_count import count_messages
 from waybill.base.errors import ChainBroken, CorruptBatch, ObjectMissing
 from waybill.config.names import BackupName
 from waybill.records.batches import framing
+from waybill.records.shards.checkpoint_batch import SlotState, read_checkpoint_batch
 from waybill.services.store import Store, StoredObject
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from waybill.archive.chain.checkpoint_batch import SlotState, read_checkpoint_batch
 from waybill.archive.chain.gaps import GAP_METADATA_KEY
 from waybill.archive.chain.indexed_reader import IndexedReader
 from waybill.base.errors import CorruptBatch, ObjectMissing
 from waybill.records.batches import framing
 from waybill.records.batches.decode import decode_offsets
+from waybill.records.shards.checkpoint_batch import SlotState, read_checkpoint_batch
 from waybill.services.store import Store, StoredObject
 
 if TYPE_CHECKING:

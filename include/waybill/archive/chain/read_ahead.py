@@ -18,7 +18,7 @@ from io import BytesIO
 from types import TracebackType
 from typing import Self
 
-from waybill.archive.chain.spans import Span
+from waybill.archive.chain.span import Span
 from waybill.services.store import Store
 
 WINDOW = 4

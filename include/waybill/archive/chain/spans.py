@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from waybill.archive.chain.chain import ChainObject
+from waybill.archive.chain.span import Span
 from waybill.base.errors import ChainBroken, ChainGap, CorruptBatch, ObjectMissing, UnexpectedFailure, WaybillError
 from waybill.config.names import BackupName, TopicPartition
 from waybill.records.batches.framing import Frame, read_frames
@@ -25,18 +26,6 @@ if TYPE_CHECKING:
     from waybill.records.batches.decode import DecodeBuffers
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A range of one backup object: the messages with offsets in `[first_offset, next_offset)`."""
-
-    tp: TopicPartition
-    key: str
-    first_offset: int
-    next_offset: int
-    size_bytes: int
-    """Size of the whole object."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
-"""Ingest: archives topic-partitions of Kafka as chains of backup objects, each offset exactly once (docs/protocol.md).
+"""Ingest: archives topic-partitions as chains of backup objects, each offset exactly once (docs/protocol.md).
 
 `plan_run` plans a run of a group of streams, `run_lane` runs one of its lanes, and `merge_reports` joins their reports.
 These are plain functions for tasks, tests and notebooks, and their arguments and results can be stored as JSON.
 
-To read the code, begin with `protocol.py`, whose `_run_protocol` lists the steps of the commit protocol.
+To read the code, begin with `protocol.py`, whose `_run_protocol` lists the steps of the commit protocol. What is not
+the same for every source is a method of `target.Source`, which `kafka` and `kinesis` implement.
 """
 
 from waybill.archive.ingest.lane import drain_lane, run_lane
@@ -20,7 +21,8 @@ from waybill.archive.ingest.lane_report import (
     TopicPartitionReport,
     merge_reports,
 )
-from waybill.archive.ingest.services import IngestServices, connect, connect_all
+from waybill.archive.ingest.services import connect, connect_all
+from waybill.archive.ingest.target import IngestServices
 from waybill.archive.ingest.time_slice import Clock, TimeSlice
 
 __all__ = [

@@ -13,9 +13,9 @@ from typing import Self
 
 from waybill.archive.chain import chain, gaps, object_reader
 from waybill.archive.chain.gaps import DecisionRecord, Gap, GapKind
-from waybill.archive.ingest.protocol import check_log, put_gap_marker, read_committed_offset
-from waybill.archive.ingest.services import IngestServices
-from waybill.archive.ingest.target import ArchiveTarget, Position
+from waybill.archive.ingest.position import Position
+from waybill.archive.ingest.protocol import check_log, read_committed_offset
+from waybill.archive.ingest.target import ArchiveTarget, IngestServices
 from waybill.archive.ingest.time_slice import Clock
 from waybill.base.errors import ChainBroken, GapRefused, IngestStopped, LogTruncated, RetentionGap, TopicRecreated
 from waybill.config.models import Stream
@@ -120,7 +120,7 @@ def _find_position(target: ArchiveTarget) -> Position:
     """
     coordinator = target.services.coordinator
     with coordinator.lock(target.tp):
-        described = target.describe()
+        described = target.source.describe(target.tp)
         committed = read_committed_offset(target, described)
         position = check_log(target, committed, described)
         coordinator.clear_stop(target.tp)
@@ -204,7 +204,7 @@ def accept_lost_offsets(
         gap = _new_gap(target, first_offset, next_offset, GapKind.BROKEN, decision, stop)
         gap = gaps.record_gap(store, gap)
         target.check_format(committed.extension)
-        put_gap_marker(target, committed.topic_id, gap)
+        target.put_gap_marker(committed.topic_id, gap)
         services.coordinator.clear_stop(tp)
     return AcceptedGaps((gap,), committed.committed_offset, end)
 

@@ -20,8 +20,8 @@ from waybill.archive.ingest.lane_plan import Lane, LaneShare
 from waybill.archive.ingest.lane_report import Failure, LaneReport, Outcome, StreamReport, TopicPartitionReport
 from waybill.archive.ingest.orphaned_uploads import abort_orphaned_uploads
 from waybill.archive.ingest.protocol import archive_topic_partition
-from waybill.archive.ingest.services import FindConnection, IngestServices, connect_all
-from waybill.archive.ingest.target import ArchiveTarget
+from waybill.archive.ingest.services import FindConnection, connect_all
+from waybill.archive.ingest.target import ArchiveTarget, IngestServices
 from waybill.archive.ingest.time_slice import Clock, RateLimit, TimeSlice
 from waybill.base.errors import GenerationConflict, UnexpectedFailure, WaybillError
 from waybill.base.metering import Tally, meter, working_for
@@ -156,17 +156,17 @@ class _TimeSlices:
         return {name: list(each.values()) for name, each in reports.items()}
 
     def _describe(self, shares: list[LaneShare]) -> None:
-        """Ask Kafka once for all topic-partitions: for a small one, a request of its own would be most of its cost."""
+        """Ask once for all topic-partitions: for a small one, a request of its own would be most of its cost."""
         if len(shares) < 2:
             return
-        levels: dict[IsolationLevel, list[LaneShare]] = {}
+        together: dict[tuple[object, IsolationLevel], list[LaneShare]] = {}
         for share in shares:
-            if self._streams[share.stream].settings.is_kinesis:
-                continue  # its client keeps what it has asked
-            levels.setdefault(self._streams[share.stream].settings.isolation_level, []).append(share)
+            stream = self._streams[share.stream]
+            key = stream.services.source.connection, stream.settings.isolation_level
+            together.setdefault(key, []).append(share)
         try:
-            for each in levels.values():
-                source = self._streams[each[0].stream].services.kafka
+            for each in together.values():
+                source = self._streams[each[0].stream].services.source
                 found = source.describe_partitions({share.tp for share in each})
                 self._described.update({share.chain: found[share.tp] for share in each if share.tp in found})
         except Exception as error:

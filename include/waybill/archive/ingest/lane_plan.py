@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from pydantic import BaseModel, ConfigDict
 
-from waybill.archive.ingest.services import FindConnection, Sources, as_kafka, connect_sources
+from waybill.archive.ingest.services import FindConnection, Sources, connect_sources
 from waybill.archive.ingest.time_slice import Clock
 from waybill.config.connections import find_connection
 from waybill.config.models import Config, IsolationLevel, Stream
@@ -35,9 +35,6 @@ logger = logging.getLogger(__name__)
 
 MAX_LANES = 1024
 """Airflow maps a task over at most this many inputs (`core.max_map_length`)."""
-
-_ASSUMED_MESSAGE_BYTES = 1024
-"""The mean message size where no object shows one."""
 
 _RUN_INTERVAL = timedelta(minutes=2)
 """The DAG's interval, with a minute for a late start."""
@@ -269,10 +266,8 @@ def _find_shares(
         stopped = {stop.tp for stop in state.stops}
         for tp in tps[name]:
             end, committed = ends.get((name, tp)), state.committed.get(tp)
-            # Of a slot no end is known: as much as last time.
-            estimate = committed.object_bytes if committed is not None and config.stream(name).is_kinesis else 0
-            if end is not None:
-                estimate = estimate_bytes(LogRange(min(starts.get((name, tp), 0), end), end), committed)
+            log_range = None if end is None else LogRange(min(starts.get((name, tp), 0), end), end)
+            estimate = sources.by_stream[name].estimate_bytes(log_range, committed)
             share = LaneShare(
                 stream=name,
                 topic=tp.topic,
@@ -294,13 +289,12 @@ def _find_ends(
     config: Config, sources: Sources, tps: Mapping[str, Collection[TopicPartition]]
 ) -> dict[tuple[str, TopicPartition], int]:
     """Return the ends of the logs, by stream and topic-partition. The request differs only by isolation level."""
-    levels: dict[IsolationLevel, list[str]] = defaultdict(list)
+    together: dict[tuple[object, IsolationLevel], list[str]] = defaultdict(list)
     for name in tps:
-        if not config.stream(name).is_kinesis:
-            levels[config.stream(name).isolation_level].append(name)
+        together[sources.by_stream[name].connection, config.stream(name).isolation_level].append(name)
     ends = {}
-    for names in levels.values():
-        found = as_kafka(sources.by_stream[names[0]]).ends_briefly({tp for name in names for tp in tps[name]})
+    for names in together.values():
+        found = sources.by_stream[names[0]].ends_briefly({tp for name in names for tp in tps[name]})
         ends.update({(name, tp): found[tp] for name in names for tp in tps[name] if tp in found})
     return ends
 
@@ -317,18 +311,6 @@ def _find_starts(
         return {}
     found = sources.kafka.offsets_briefly({tp for _, tp in new})
     return {(name, tp): found[tp].earliest for name, tp in new if tp in found}
-
-
-def estimate_bytes(log_range: LogRange, committed: CommittedOffset | None) -> int:
-    """Return the estimated bytes to archive: the lag times the mean message size in the last object."""
-    start = log_range.earliest if committed is None else committed.committed_offset
-    return max(0, log_range.end - start) * _mean_message_bytes(committed)
-
-
-def _mean_message_bytes(committed: CommittedOffset | None) -> int:
-    if committed is None or not committed.object_messages:
-        return _ASSUMED_MESSAGE_BYTES
-    return max(1, committed.object_bytes // committed.object_messages)
 
 
 # --- the order of time slices, and the lanes --------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from enum import StrEnum
 from waybill.archive.chain import chain
 from waybill.archive.chain.chain import ChainStart, committed_from_chain, find_chain_start, record_chain_start
 from waybill.archive.chain.gaps import DecisionRecord
-from waybill.archive.ingest.services import IngestServices
+from waybill.archive.ingest.target import IngestServices
 from waybill.archive.ingest.time_slice import Clock
 from waybill.base.errors import (
     ChainBroken,

@@ -11,26 +11,19 @@ unnoticed, a lost answer. In each case the next pass finds the existing object, 
 from __future__ import annotations
 
 import logging
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from waybill.archive.chain import gaps, object_reader
-from waybill.archive.chain.backup_object import BackupObject
 from waybill.archive.chain.chain import add_restore_remedy, find_uncommitted_object
-from waybill.archive.chain.gaps import Gap, write_gap_marker
+from waybill.archive.chain.gaps import Gap
 from waybill.archive.chain.object_reader import ObjectSummary
-from waybill.archive.chain.slot_object import SlotObject
-from waybill.archive.ingest.committed_offset import (
-    checkpoint_missing,
-    find_committed_offset,
-    is_consistent,
-    raise_if_log_differs,
-)
-from waybill.archive.ingest.fetching import CutObject, ObjectFetch, must_wait_for_more
+from waybill.archive.ingest.committed_offset import find_committed_offset, is_consistent
+from waybill.archive.ingest.cut_object import CutObject
 from waybill.archive.ingest.lane_report import ArchivedObject, Failure, Outcome, TopicPartitionReport
-from waybill.archive.ingest.slot_fetching import SlotFetch
-from waybill.archive.ingest.target import ArchiveTarget, Position
+from waybill.archive.ingest.position import Position
+from waybill.archive.ingest.target import ArchiveTarget
 from waybill.base import failpoints
 from waybill.base.errors import (
     CommitConflict,
@@ -39,7 +32,6 @@ from waybill.base.errors import (
     LockHeld,
     LogTruncated,
     ObjectExists,
-    RecordsExpired,
     RetentionGap,
     UnexpectedFailure,
     WaybillError,
@@ -115,17 +107,17 @@ def _run_protocol(target: ArchiveTarget, described: PartitionState | None) -> Ou
     """Archive a topic-partition by steps 1 to 7 of docs/protocol.md."""
     with target.services.coordinator.lock(target.tp):  # 1. Take the lock.
         failpoints.reach("ingest.locked")
-        described = described or target.describe()
+        described = described or target.source.describe(target.tp)
         committed = read_committed_offset(target, described)  # 2. Read the committed offset, or rebuild it.
-        position = check_log(target, committed, described)  # 3. Check that Kafka's log continues from it.
+        position = check_log(target, committed, described)  # 3. Check that the log continues from it.
         failpoints.reach("ingest.log_checked")
         _clear_named_stop(target)
-        if (outcome := _outcome_without_fetch(target, position)) is not None:
+        if (outcome := target.source.outcome_without_fetch(target, position)) is not None:
             _clear_unexpected_failure(target)
             return outcome
         while True:
             position = _adopt_uncommitted_objects(target, position)
-            fetch = _open_fetch(target, position)
+            fetch = target.source.open_fetch(target, position)
             with closing(fetch.objects()) as objects:
                 try:
                     for cut in objects:  # 4. Fetch record batches. 5. Cut an object by the upload policy.
@@ -134,7 +126,6 @@ def _run_protocol(target: ArchiveTarget, described: PartitionState | None) -> Ou
                         if found.archived.adopted:
                             break  # It may end at another offset than ours: fetch again from its end.
                     else:
-                        _record_slot_read(target, fetch)
                         _clear_unexpected_failure(target)
                         return fetch.outcome
                 except LogTruncated as truncated:
@@ -149,7 +140,7 @@ def read_committed_offset(target: ArchiveTarget, described: PartitionState) -> C
 
     Raises `GenerationConflict` when the chain has another format, and the errors of `find_committed_offset`.
     """
-    target.draft.end_offset = None if target.slots is not None else described.log_range.end
+    target.draft.end_offset = target.source.end_offset(described)
     committed = find_committed_offset(target, described)
     target.draft.committed_offset = committed.committed_offset
     target.check_format(committed.extension)
@@ -163,12 +154,12 @@ def read_committed_offset(target: ArchiveTarget, described: PartitionState) -> C
 def check_log(target: ArchiveTarget, committed: CommittedOffset, described: PartitionState) -> Position:
     """Return the position from which to fetch: at the committed offset, or after an accepted gap.
 
-    Raises the named stop of `raise_if_log_differs`, unless it was accepted.
+    Raises the named stop of `Source.check_log`, unless it was accepted.
     """
     if not is_consistent(committed, described):
-        # The description may be older than a rival's last commit, which is no reason for a stop. Ask Kafka again.
-        described = target.describe()
-        target.draft.end_offset = described.log_range.end
+        # The description may be older than a rival's last commit, which is no reason for a stop. Ask again.
+        described = target.source.describe(target.tp)
+        target.draft.end_offset = target.source.end_offset(described)
     return _check_position(target, Position(committed, described.log_range, described.topic.topic_id))
 
 
@@ -176,10 +167,7 @@ def _check_position(target: ArchiveTarget, position: Position) -> Position:
     store, generation, offset = target.services.store, target.stream.generation, position.committed.committed_offset
     position = replace(position, skips_epoch_check=False)
     try:
-        if target.slots is None:
-            raise_if_log_differs(target.services.kafka, target.tp, position)
-        else:
-            target.slots.raise_if_shards_differ(target.tp, position, target.clock.now_ms())
+        target.source.check_log(target, position)
     except RetentionGap as stop:
         gap = gaps.find_gap(store, generation, target.tp, offset)
         advanced = _advance_past_gap(target, position, gap, stop)
@@ -206,8 +194,7 @@ def _advance_past_gap(
         found = _adopt(target, stored.name, stored.key)
     elif gap is not None:
         logger.warning("going over an accepted gap: %s", gap)
-        checkpoints = (position.committed.checkpoint, stop.checkpoint) if isinstance(stop, RecordsExpired) else None
-        found = _adopt(target, *put_gap_marker(target, position.topic_id, gap, checkpoints))
+        found = _adopt(target, *target.source.put_gap_marker(target, position, gap, stop))
     else:
         return None
     position = _write_committed_offset(target, position, found)
@@ -218,71 +205,17 @@ def _advance_past_gap(
     return position
 
 
-def put_gap_marker(
-    target: ArchiveTarget,
-    topic_id: str,
-    gap: Gap,
-    checkpoints: tuple[Checkpoint | None, Checkpoint] | None = None,
-) -> tuple[BackupName, str]:
-    """Create the marker of an accepted gap, unless an object of its name exists. Return the name and the key.
-
-    `checkpoints`: before and after the gap, at the end of a slot's chain.
-    """
-    metadata = {gaps.GAP_METADATA_KEY: gap.kind}
-    marker: BackupObject
-    if checkpoints is None:
-        marker = target.new_object(gap.first_offset, topic_id, metadata)
-        with suppress(ObjectExists):
-            write_gap_marker(marker, gap)
-    else:
-        before, after = checkpoints
-        marker = slot_marker = target.new_slot_object(gap.first_offset, topic_id, before or Checkpoint(), metadata)
-        slot_marker.checkpoint = after
-        with suppress(ObjectExists):
-            slot_marker.complete()
-    return marker.name, marker.key
-
-
 def _raise_truncated_while_reading(target: ArchiveTarget, position: Position, truncated: LogTruncated) -> NoReturn:
     """Raise the named stop if archived messages were truncated, else a retriable error.
 
     The messages of the unfinished object are not archived yet, so their truncation is no reason for a stop.
     """
-    log_range = target.services.source.offsets([target.tp])[target.tp]
+    log_range = target.source.offsets([target.tp])[target.tp]
     _check_position(target, replace(position, log_range=log_range))
     raise KafkaUnavailable(f"{target.tp}: the log was truncated while it was read ({truncated})") from truncated
 
 
 # --- before step 4 ----------------------------------------------------------------------------------------------------
-
-
-def _outcome_without_fetch(target: ArchiveTarget, position: Position) -> Outcome | None:
-    """Return the outcome if there is nothing to archive now, else None."""
-    offset, end = position.committed.committed_offset, position.log_range.end
-    if target.slots is not None:
-        return None
-    if offset >= end:
-        # After an accepted truncation, the new log may not have reached the committed offset yet.
-        return Outcome.WAITING if position.skips_epoch_check and offset > end else Outcome.UP_TO_DATE
-    return Outcome.WAITING if must_wait_for_more(target, position) else None
-
-
-def _open_fetch(target: ArchiveTarget, position: Position) -> ObjectFetch | SlotFetch:
-    if target.slots is None:
-        return ObjectFetch(target, position)
-    source, shards = target.slots.open_shards(target.tp, position.committed, target.clock)
-    assigned = target.slots.assigned(target.tp)
-    forgotten = target.slots.forgettable(target.tp, position.committed.checkpoint or Checkpoint())
-    return SlotFetch(target, position, source, shards, assigned=assigned, forgotten=forgotten)
-
-
-def _record_slot_read(target: ArchiveTarget, fetch: ObjectFetch | SlotFetch) -> None:
-    """Store how far a slot is read. No commit depends on it, so an error is logged."""
-    if isinstance(fetch, SlotFetch) and fetch.slot_read is not None:
-        try:
-            target.services.coordinator.record_slot_read(target.tp, fetch.slot_read)
-        except WaybillError as error:
-            logger.warning("%s", error)
 
 
 def _adopt_uncommitted_objects(target: ArchiveTarget, position: Position) -> Position:
@@ -319,8 +252,7 @@ def _complete_or_adopt(target: ArchiveTarget, cut: CutObject) -> _ObjectInChain:
         seconds=cut.seconds,
     )
     counts = OffsetCounts(ours.name.first_offset, ours.messages, ours.control_offsets, ours.aborted_offsets)
-    checkpoint = ours.checkpoint if isinstance(ours, SlotObject) else None
-    return _ObjectInChain(archived, ours.leader_epoch, counts, checkpoint)
+    return _ObjectInChain(archived, ours.leader_epoch, counts, ours.checkpoint)
 
 
 def _adopt(target: ArchiveTarget, name: BackupName, key: str) -> _ObjectInChain:
@@ -333,12 +265,7 @@ def _adopt(target: ArchiveTarget, name: BackupName, key: str) -> _ObjectInChain:
     with add_restore_remedy(key, name.first_offset):
         summary = object_reader.inspect_object(target.services.store, name, key)
     failpoints.reach("ingest.object_inspected")
-    checkpoint = None
-    if target.slots is not None:
-        if summary.slot_state is None:
-            raise checkpoint_missing(target.tp, name.first_offset)
-        checkpoint = summary.slot_state.checkpoint
-        target.slots.check_owned(target.tp, checkpoint)
+    checkpoint = target.source.adopted_checkpoint(target.tp, name, summary)
     archived = ArchivedObject(
         key=key,
         first_offset=name.first_offset,

@@ -1,27 +1,145 @@
-"""What every step of the commit protocol takes: the topic-partition with its services, and the position in its log."""
+"""What every step of the commit protocol takes: a topic-partition, its services, and the source of its messages.
+
+A source is Kafka (`waybill.archive.ingest.kafka`) or Kinesis (`waybill.archive.ingest.kinesis`).
+`waybill.archive.ingest.services` chooses it by the stream's config, once. Every other step asks the source.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from waybill.archive.chain.backup_object import BackupObject, new_backup_object
-from waybill.archive.chain.slot_object import SlotObject
-from waybill.archive.ingest.lane_report import ReportDraft
-from waybill.archive.ingest.services import IngestServices
+from waybill.archive.chain import gaps
+from waybill.archive.chain.backup_object import BackupObject
+from waybill.archive.chain.gaps import Gap
+from waybill.archive.chain.new_object import new_backup_object
+from waybill.archive.chain.object_reader import ObjectSummary
+from waybill.archive.ingest.cut_object import CutObject
+from waybill.archive.ingest.lane_report import Outcome, ReportDraft
+from waybill.archive.ingest.position import Position
 from waybill.archive.ingest.time_slice import Clock, RateLimit, TimeSlice
-from waybill.base.errors import GenerationConflict
+from waybill.base.errors import GenerationConflict, ObjectExists, RetentionGap
 from waybill.config.models import Stream
 from waybill.config.names import BackupName, Extension, TopicPartition
 from waybill.records.batches.compression import Recompressor
 from waybill.records.batches.limits import Limits
 from waybill.records.shards.checkpoint import Checkpoint
-from waybill.services.coordination import CommittedOffset
-from waybill.services.kafka.kafka import LogRange, PartitionState
+from waybill.services.coordination import CommittedOffset, Coordinator
+from waybill.services.kafka.cluster import Topic
+from waybill.services.kafka.kafka import KafkaSource, LogRange, PartitionState, StreamTopics
+from waybill.services.store import Store
 
-if TYPE_CHECKING:
-    from waybill.archive.ingest.slot_source import SlotSource
+
+class Fetch(Protocol):
+    """One pass from a position to the end of the log, or to the end of the time slice (steps 4 and 5)."""
+
+    outcome: Outcome
+    """The outcome, once `objects` has ended."""
+
+    def objects(self) -> Generator[CutObject, None, None]:
+        """Yield each object that is due. The caller completes it before it takes the next one.
+
+        Ending the generator early (`close`) aborts the object that is being written.
+        """
+
+
+class Source(Protocol):
+    """Where the messages of one stream come from.
+
+    Every method raises `KafkaUnavailable` or `KinesisUnavailable` when the service does not answer, and `ConfigError`
+    when it refuses access.
+    """
+
+    @property
+    def kafka(self) -> KafkaSource:
+        """The client of Kafka. Raises `ConfigError` for a stream of Kinesis."""
+
+    @property
+    def connection(self) -> object:
+        """What sources share that can be asked together: one of them describes the streams of all."""
+
+    @property
+    def first_checkpoint(self) -> Checkpoint | None:
+        """The checkpoint of a slot's new chain. None: chains of this source have no checkpoints."""
+
+    # --- topics and the ends of their logs, for plans and reports ---
+
+    def describe_streams(self, streams: Mapping[str, Stream], *, assigns: bool = False) -> dict[str, StreamTopics]:
+        """Return the current topics of streams that share the connection. `assigns`: give slots to new shards."""
+
+    def topic_partitions(self, stream: Stream) -> list[TopicPartition]:
+        """Return the current topic-partitions of the stream, sorted."""
+
+    def topic(self, name: str) -> Topic:
+        """Return the current description of a topic."""
+
+    def offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
+        """Return the current range of each log. That of a slot ends where it is archived."""
+
+    def offsets_briefly(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
+        """Return the same as `offsets`, without topic-partitions that do not answer within seconds."""
+
+    def ends_briefly(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the known ends of logs, without topic-partitions that do not answer within seconds."""
+
+    def describe_partitions(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, PartitionState]:
+        """Return what `describe` returns, as far as a few requests for many topic-partitions show it."""
+
+    def estimate_bytes(self, log_range: LogRange | None, committed: CommittedOffset | None) -> int:
+        """Return the estimated bytes to archive. `log_range`: None if the end of the log is not known."""
+
+    # --- the steps of the commit protocol ---
+
+    def describe(self, tp: TopicPartition) -> PartitionState:
+        """Return the current state of a topic-partition."""
+
+    def end_offset(self, described: PartitionState) -> int | None:
+        """Return the end of the log; None if the source does not know it."""
+
+    def first_offset(self, target: ArchiveTarget, described: PartitionState) -> int:
+        """Return where a new chain starts, by the config."""
+
+    def check_rebuilt(self, tp: TopicPartition, committed: CommittedOffset) -> None:
+        """Raise `ChainBroken` if a committed offset that was rebuilt from a chain lacks what the source needs."""
+
+    def check_log(self, target: ArchiveTarget, position: Position) -> None:
+        """Raise a named stop unless the log holds the committed offset and is the log that was archived."""
+
+    def put_gap_marker(
+        self, target: ArchiveTarget, position: Position, gap: Gap, stop: RetentionGap
+    ) -> tuple[BackupName, str]:
+        """Create the marker of an accepted gap at the committed offset, unless an object of its name exists.
+
+        `stop`: that of `check_log`. Return the name and the key.
+        """
+
+    def outcome_without_fetch(self, target: ArchiveTarget, position: Position) -> Outcome | None:
+        """Return the outcome if there is nothing to archive now, else None."""
+
+    def open_fetch(self, target: ArchiveTarget, position: Position) -> Fetch:
+        """Begin a pass from the committed offset."""
+
+    def adopted_checkpoint(self, tp: TopicPartition, name: BackupName, summary: ObjectSummary) -> Checkpoint | None:
+        """Return the checkpoint at the end of an object that another task created.
+
+        Raises `ChainBroken` if it lacks one that it must have.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class IngestServices:
+    """The three services of one stream, connected."""
+
+    source: Source
+    store: Store
+    coordinator: Coordinator
+
+    @property
+    def kafka(self) -> KafkaSource:
+        """The client of Kafka. Raises `ConfigError` for a stream of Kinesis."""
+        return self.source.kafka
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +164,9 @@ class ArchiveTarget:
     draft: ReportDraft = field(default_factory=ReportDraft)
 
     @property
-    def slots(self) -> SlotSource | None:
-        """The stream's slots; None for a stream of Kafka."""
-        return self.services.slots
-
-    def describe(self) -> PartitionState:
-        """Ask the source for the current state of the topic-partition."""
-        if self.slots is not None:
-            return self.slots.describe(self.tp)
-        log_range = self.services.source.offsets([self.tp])[self.tp]
-        return PartitionState(self.services.source.topic(self.tp.topic), log_range)
+    def source(self) -> Source:
+        """The source of the stream."""
+        return self.services.source
 
     def new_object(self, first_offset: int, topic_id: str, metadata: Mapping[str, str] | None = None) -> BackupObject:
         """Begin the backup object that starts at `first_offset`."""
@@ -64,12 +175,12 @@ class ArchiveTarget:
         limits = Limits(*self.stream.message_limits.both)
         return new_backup_object(self.services.store, name, topic_id, kind, metadata, limits)
 
-    def new_slot_object(
-        self, first_offset: int, topic_id: str, before: Checkpoint, metadata: Mapping[str, str] | None = None
-    ) -> SlotObject:
-        """Begin the backup object of a Kinesis slot that starts at `first_offset` and at a checkpoint."""
-        name = BackupName(self.tp.topic, self.stream.generation, self.tp.partition, first_offset)
-        return SlotObject(self.services.store, name, topic_id, before, metadata)
+    def put_gap_marker(self, topic_id: str, gap: Gap) -> tuple[BackupName, str]:
+        """Create the marker of an accepted gap, unless an object of its name exists. Return the name and the key."""
+        marker = self.new_object(gap.first_offset, topic_id, {gaps.GAP_METADATA_KEY: gap.kind})
+        with suppress(ObjectExists):
+            gaps.write_gap_marker(marker, gap)
+        return marker.name, marker.key
 
     def wait_for_rate_limit(self) -> bool:
         """Wait until the lane may fetch. Return False if the time slice ends before."""
@@ -94,17 +205,3 @@ class ArchiveTarget:
                 f"config has format {wanted.name} (.{wanted.extension}). Raise the stream's generation to archive in "
                 f"another format, or set the format back"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where the protocol stands in a topic-partition. Each step takes a position and returns the next one."""
-
-    committed: CommittedOffset
-    log_range: LogRange
-    """The range that the log had when Kafka was asked last."""
-    topic_id: str
-    """The topic's id at that time; '' if Kafka did not report one."""
-    skips_epoch_check: bool = False
-    """True after an accepted truncation, until the first object of the new log: fetches do not name the leader epoch of
-    the last archived batch, which belongs to the old log."""

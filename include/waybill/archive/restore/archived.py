@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from waybill.archive.chain.chain import ChainObject, walk_chain
 from waybill.archive.chain.read_ahead import ReadAhead
-from waybill.archive.chain.spans import Span, spans_from
+from waybill.archive.chain.span import Span
+from waybill.archive.chain.spans import spans_from
 from waybill.base.errors import ChainBroken, ChainGap, ObjectMissing, RestoreRefused
 from waybill.config.names import BackupName, Extension, TopicPartition
 from waybill.records.batches.framing import Frame, check_crc, read_frames

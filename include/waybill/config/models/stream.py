@@ -22,7 +22,7 @@ from waybill.config.models.enums import (
 )
 from waybill.config.models.expressions import IsRegex, IsStart
 from waybill.config.models.groups import GroupedSection
-from waybill.config.models.kinesis import Kinesis, check_source
+from waybill.config.models.kinesis import Kinesis
 from waybill.config.models.parsing import (
     EventTimeBounds,
     MessageLimits,
@@ -44,7 +44,7 @@ from waybill.config.models.promises import Promises
 from waybill.config.models.quality import Quality, check_quality
 from waybill.config.models.quantities import WholeNumberBetween
 from waybill.config.models.sink import Sink
-from waybill.config.models.texts import IsRecompression, IsTopicList
+from waybill.config.models.texts import IsRecompression, IsTopicList, is_kinesis_arn
 from waybill.config.names import Stage, name_with_generation
 
 TABLE = Matching(
@@ -163,7 +163,10 @@ class Stream(Section):
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
-        check_source(self)
+        if self.is_kinesis:
+            _check_kinesis(self)
+        else:
+            _check_kafka(self)
         return self
 
     @model_validator(mode="after")
@@ -290,3 +293,34 @@ class Stream(Section):
     def listed_topics(self) -> tuple[str, ...]:
         """Return the names of the topics that the config lists; none for a pattern. Of an ARN, the name at its end."""
         return tuple(each.rsplit("/", 1)[-1] for each in self.topics) if isinstance(self.topics, tuple) else ()
+
+
+def _check_kafka(stream: Stream) -> None:
+    """Raise `section_error` if a stream of Kafka has settings that only Kinesis knows."""
+    if stream.kinesis != Kinesis():
+        raise section_error("kinesis", "has no effect on a stream of Kafka: remove it, or set `source: kinesis`")
+    if stream.start is StartPosition.TRIM_HORIZON:
+        raise section_error("start", "trim_horizon is Kinesis' name: write `earliest`, or set `source: kinesis`")
+    for topic in stream.topics if isinstance(stream.topics, tuple) else ():
+        if is_kinesis_arn(topic):
+            raise section_error("topics", f"{topic!r} is a stream of Kinesis: set `source: kinesis`")
+
+
+def _check_kinesis(stream: Stream) -> None:
+    """Raise `section_error` if a stream of Kinesis has settings that only Kafka knows."""
+    if stream.format.name is not BackupFormat.KAFKA:
+        raise section_error(
+            "format", f"must be kafka with `source: kinesis`: the format {stream.format.name} cannot hold checkpoints"
+        )
+    for key in ("recompress", "isolation_level", "key_partitioner"):
+        if getattr(stream, key) != type(stream).model_fields[key].default:
+            raise section_error(key, "has no effect with `source: kinesis`: remove it")
+    if stream.ingest.consumer_group is not None:
+        raise section_error(
+            ("ingest", "consumer_group"),
+            "has no effect with `source: kinesis`, which has no consumer groups: remove it",
+        )
+    names = stream.listed_topics
+    for name in names:
+        if names.count(name) > 1:
+            raise section_error("topics", f"names the Kinesis stream {name!r} twice: each at most once")

@@ -8,7 +8,7 @@ import typer
 
 from waybill.archive.chain.gaps import DecisionRecord
 from waybill.archive.ingest import connect
-from waybill.archive.ingest.kcl_import import ShardImport, import_leases, propose_lease_imports
+from waybill.archive.ingest.kinesis.kcl_import import ShardImport, import_leases, propose_lease_imports
 from waybill.base.errors import ConfigError
 from waybill.config.connections import find_connection
 from waybill.config.models.quantities import counted

@@ -16,7 +16,6 @@ from typing import IO, Any
 import orjson
 import pyarrow as pa
 
-from waybill.archive.chain.checkpoint_batch import CoveredShard
 from waybill.archive.chain.object_reader import inspect_object, read_messages, read_next_offset
 from waybill.archive.ingest.orphaned_uploads import IsWanted, abort_old_uploads, belongs_to_stream
 from waybill.base.errors import ChainBroken, ConfigError, ConnectionMissing, CoordinationUnavailable
@@ -37,6 +36,7 @@ from waybill.interfaces.cli.render import (
 from waybill.interfaces.cli.targets import archived_topic_partitions, load_streams, open_coordinator, open_store
 from waybill.records.batches.limits import SET_ASIDE
 from waybill.records.batches.message_rows import NO_TIMESTAMP_US
+from waybill.records.shards.checkpoint_batch import CoveredShard
 from waybill.services.store import PendingUpload, Store, StoredObject
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,8 @@ from waybill.services.kafka.kafka import LogRange
 from waybill.services.store import Store
 
 if TYPE_CHECKING:
-    from waybill.archive.ingest.slot_source import ShardState, SlotSource
+    from waybill.archive.ingest.kinesis.shard_states import ShardState
+    from waybill.archive.ingest.target import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +147,10 @@ def _shard_document(shard: ShardState) -> dict[str, Any]:
 
 
 def _shards_without_slot(config: Config, name: str) -> list[ShardState]:
+    from waybill.archive.ingest.kinesis.slot_source import slots_of
+
     with connect(config, name) as services:
-        return [] if services.slots is None else [each for each in services.slots.shard_states({}) if each.slot is None]
+        return [each for each in slots_of(services.source).shard_states({}) if each.slot is None]
 
 
 def stream_offsets(config: Config, name: str) -> list[Row]:
@@ -163,12 +166,14 @@ def stream_offsets(config: Config, name: str) -> list[Row]:
         chain_ends = _chain_ends(store, stream.generation, [tp for tp in in_kafka if tp not in committed])
         state = _StreamState(name, stream.start, committed, chain_ends, logs, stops)
         rows = [state.row(tp) for tp in sorted({*committed, *logs, *stops})]
-        return rows if services.slots is None else _slot_rows(rows, services.slots, coordinator)
+        return _slot_rows(rows, services.source, coordinator) if stream.is_kinesis else rows
 
 
-def _slot_rows(rows: Sequence[Row], slots: SlotSource, coordinator: Coordinator) -> list[Row]:
+def _slot_rows(rows: Sequence[Row], source: Source, coordinator: Coordinator) -> list[Row]:
     """Return the rows of slots with their shards. Kinesis does not count records, so the ends are not known."""
-    states = slots.shard_states(coordinator.list_committed())
+    from waybill.archive.ingest.kinesis.slot_source import slots_of
+
+    states = slots_of(source).shard_states(coordinator.list_committed())
     read_to = coordinator.read_slot_reads(row.tp for row in rows)
     found = []
     for row in rows:

@@ -3,7 +3,7 @@
 A position is that of a whole Kinesis record: the user records of one KPL aggregate are archived together. So a position
 needs a sequence number and no sub-sequence number.
 
-Each backup object of a slot holds the checkpoint at its end (`waybill.archive.chain.checkpoint_batch`), and the
+Each backup object of a slot holds the checkpoint at its end (`waybill.records.shards.checkpoint_batch`), and the
 committed offset in ZooKeeper holds the same. A lane that adopts an object takes the checkpoint from the object, since
 its own fetch may have ended elsewhere.
 """

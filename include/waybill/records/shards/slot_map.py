@@ -2,8 +2,8 @@
 
 A Kinesis stream is archived as the topic-partitions 0…N-1, its slots. An assignment of a shard to a slot is made once
 and never changes, so two slots never read one shard. A shard is assigned when all of its parents have ended: their last
-record is archived and committed. `waybill.archive.ingest.slot_assignment` decides assignments with S3; this module says
-which are due.
+record is archived and committed. `waybill.archive.ingest.kinesis.slot_assignment` decides assignments with S3; this
+module says which are due.
 
 A parent has ended if the checkpoint of its slot says so, or if an assignment names it as a parent. The second follows
 from the rule itself: no child is assigned before its parents have ended. So a checkpoint may forget an ended shard as
@@ -360,8 +360,8 @@ def check_owned(slot_map: SlotMap, topic: str, slot: int, checkpoint: Checkpoint
     """Check that every shard of a slot's checkpoint is assigned to that slot.
 
     Raises `ShardNotOwned` for the first shard that is not. Its `owner_slot` is -1 if the map does not hold the shard:
-    then the map may be old, and `waybill.archive.ingest.slot_assignment.check_checkpoint` reads the stored assignment
-    first.
+    then the map may be old, and `waybill.archive.ingest.kinesis.slot_assignment.check_checkpoint` reads the stored
+    assignment first.
     """
     for shard_id in sorted(checkpoint.positions):
         assignment = slot_map.assignments.get(shard_id)

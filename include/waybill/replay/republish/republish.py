@@ -33,7 +33,7 @@ from waybill.replay.republish.records import (
 )
 from waybill.replay.republish.truncations import EpochRun
 from waybill.replay.requests.delivery.kafka_topic import TopicDelivery, Wording
-from waybill.replay.requests.delivery.steps import TargetUnavailable
+from waybill.replay.requests.delivery.outcome import TargetUnavailable
 from waybill.replay.requests.message import ReplayedMessage
 from waybill.services.kafka.target import TargetCluster
 from waybill.services.store import Store

@@ -14,7 +14,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 
 from waybill.archive.chain.chain import ChainObject, walk_chain
 from waybill.archive.chain.read_ahead import ReadAhead
-from waybill.archive.chain.spans import Span, spans_from
+from waybill.archive.chain.span import Span
+from waybill.archive.chain.spans import spans_from
 from waybill.base.errors import ChainBroken, ChainGap, ObjectMissing
 from waybill.config.names import TopicPartition
 from waybill.records.batches.decode import DecodeBuffers, decode

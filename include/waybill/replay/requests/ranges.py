@@ -35,7 +35,7 @@ from waybill.services.kafka.kafka import KafkaSource, LogRange
 from waybill.services.store import Store
 
 if TYPE_CHECKING:
-    from waybill.archive.ingest.slot_source import SlotSource
+    from waybill.archive.ingest.kinesis.slot_source import SlotSource
 
 logger = logging.getLogger(__name__)
 

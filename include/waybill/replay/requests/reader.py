@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Generator
 from contextlib import closing
 
-from waybill.archive.ingest.fetching import select_archived
+from waybill.archive.ingest.kafka.fetching import select_archived
 from waybill.base.errors import RetentionGap
 from waybill.config.names import TopicPartition
 from waybill.records.batches.decode import decode

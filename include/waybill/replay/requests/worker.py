@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from waybill.archive.ingest.services import IngestServices, connect
+from waybill.archive.ingest.services import connect
+from waybill.archive.ingest.target import IngestServices
 from waybill.base import failpoints
 from waybill.base.errors import ReplayClaimLost, ReplayRefused, ReplayUnavailable, UnexpectedFailure, WaybillError
 from waybill.config import names
@@ -30,8 +31,9 @@ from waybill.config.models.quantities import format_duration
 from waybill.replay.requests.claims import Claim, Claims
 from waybill.replay.requests.cursor import Cursor, CursorPlace
 from waybill.replay.requests.database import Database
+from waybill.replay.requests.delivery.outcome import TargetUnavailable
 from waybill.replay.requests.delivery.seen import SeenIds
-from waybill.replay.requests.delivery.steps import Delivery, DeliveryStep, TargetUnavailable, open_delivery
+from waybill.replay.requests.delivery.steps import Delivery, DeliveryStep, open_delivery
 from waybill.replay.requests.matching import WantedMessages
 from waybill.replay.requests.message import ReplayedMessage
 from waybill.replay.requests.ranges import find_ranges, find_slot_ranges
@@ -187,8 +189,11 @@ class _Turn:
         if self._cursor is None or not self._cursor.is_planned:
             requested = self._request.requested
             stream = self._config.stream(requested.stream)
-            if services.slots is not None:
-                ranges = find_slot_ranges(stream, self._wanted, services.store, services.slots, services.coordinator)
+            if stream.is_kinesis:
+                from waybill.archive.ingest.kinesis.slot_source import slots_of
+
+                slots = slots_of(services.source)
+                ranges = find_slot_ranges(stream, self._wanted, services.store, slots, services.coordinator)
             else:
                 ranges = find_ranges(stream, self._wanted, services.store, services.kafka, services.coordinator)
             planned = Cursor.at_beginning(ranges)
@@ -201,9 +206,9 @@ class _Turn:
 
     def reader(self, services: IngestServices, should_stop: Callable[[], bool]) -> Reader:
         """Return the reader of the request's messages."""
-        generation = self._config.stream(self._request.requested.stream).generation
-        kafka = services.kafka if services.slots is None else None
-        return Reader(services.store, kafka, services.coordinator, generation, self._wanted, should_stop)
+        stream = self._config.stream(self._request.requested.stream)
+        kafka = None if stream.is_kinesis else services.kafka
+        return Reader(services.store, kafka, services.coordinator, stream.generation, self._wanted, should_stop)
 
     @property
     def _wanted(self) -> WantedMessages:

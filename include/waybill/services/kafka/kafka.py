@@ -95,8 +95,6 @@ class KafkaSource:
     Kafka refuses access or is too old.
     """
 
-    is_kafka = True
-
     def __init__(
         self,
         endpoint: KafkaEndpoint,

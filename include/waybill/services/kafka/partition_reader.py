@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kafka import errors as kafka_errors
 from kafka.protocol.consumer import FetchRequest
@@ -20,9 +20,6 @@ from waybill.base.errors import LogTruncated, RetentionGap, TopicRecreated
 from waybill.config.names import TopicPartition
 from waybill.records.batches import framing
 from waybill.services.kafka.cluster import Cluster
-
-if TYPE_CHECKING:
-    from waybill.services.kafka.kafka import KafkaSource
 
 logger = logging.getLogger(__name__)
 
@@ -71,12 +68,32 @@ class FetchSettings:
     """Whether the next request is sent before the caller has taken the last response."""
 
 
+class LogBounds(Protocol):
+    """The first offset of a log, and its end."""
+
+    @property
+    def earliest(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+
+class LogOffsets(Protocol):
+    """What a reader asks about the log where a fetch returns no batch. `KafkaSource` answers it."""
+
+    def offsets(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogBounds]:
+        """Return the current bounds of each topic-partition's log."""
+
+    def earliest_local(self, tp: TopicPartition) -> int:
+        """Return the first offset on the leader's own disk."""
+
+
 class PartitionReader:
     """One pass over the offsets `[from_offset, end_offset)` of a topic-partition. See `KafkaSource.read`."""
 
     def __init__(
         self,
-        source: KafkaSource,
+        log: LogOffsets,
         cluster: Cluster,
         settings: FetchSettings,
         tp: TopicPartition,
@@ -87,7 +104,7 @@ class PartitionReader:
         topic_id: str,
         first_batch_only: bool,
     ) -> None:
-        self._source, self._cluster, self._settings = source, cluster, settings
+        self._log, self._cluster, self._settings = log, cluster, settings
         self._tp = tp
         self._position = from_offset
         self._end = end_offset
@@ -230,7 +247,7 @@ class PartitionReader:
         Raises `RetentionGap` if it lies before the log, `LogTruncated` if it lies after the log.
         """
         self._refresh_leader()
-        log_range = self._source.offsets([self._tp])[self._tp]
+        log_range = self._log.offsets([self._tp])[self._tp]
         if log_range.earliest > self._position:
             raise RetentionGap(self._tp.topic, self._tp.partition, self._position, log_range.earliest)
         if log_range.end < self._position:
@@ -257,7 +274,7 @@ class PartitionReader:
         if self._empty_responses < _MAX_EMPTY_RESPONSES:
             return False
         self._empty_responses = 0
-        if self._source.earliest_local(self._tp) > self._position:
+        if self._log.earliest_local(self._tp) > self._position:
             return False
         logger.info(
             "%s: the log holds no batch from offset %d on, up to its end %d", self._where, self._position, self._end

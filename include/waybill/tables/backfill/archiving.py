@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 
 from waybill.archive.chain.chain import find_chain_start
 from waybill.archive.ingest import plan_lanes, run_lane
-from waybill.archive.ingest.lane_plan import estimate_bytes
+from waybill.archive.ingest.kafka.backlog import estimate_bytes
 from waybill.archive.ingest.lane_report import Outcome, TopicPartitionReport
-from waybill.archive.ingest.services import as_kafka, connect_source
+from waybill.archive.ingest.services import connect_source
 from waybill.base.errors import BackfillRefused
 from waybill.config.models import Config, Stream
 from waybill.config.models.enums import StartPosition
@@ -50,7 +50,7 @@ def find_in_kafka(config: Config, name: str, store: Store) -> InKafka:
     """
     stream = config.stream(name)
     with connect_source(config, name) as (found, coordinator):
-        source = as_kafka(found)
+        source = found.kafka
         tps = source.topic_partitions(stream)
         logs = source.offsets(tps)
         committed = coordinator.read_all_committed(tps)

@@ -21,7 +21,8 @@ from pydantic import ValidationError
 
 from waybill.archive.chain import chain
 from waybill.archive.chain.chain import ChainObject
-from waybill.archive.chain.spans import ArchiveFault, Span, spans_from
+from waybill.archive.chain.span import Span
+from waybill.archive.chain.spans import ArchiveFault, spans_from
 from waybill.base.documents import read_document
 from waybill.base.errors import ChainBroken, DocumentDamaged, MixedFormats, UnexpectedFailure, WaybillError
 from waybill.config.models import ParseSettings

@@ -26,7 +26,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from waybill.archive.chain.spans import Span, read_span, spans_from
+from waybill.archive.chain.span import Span
+from waybill.archive.chain.spans import read_span, spans_from
 from waybill.base.errors import ChainBroken, ConfigError
 from waybill.config.models import Storage, load_config
 from waybill.config.names import TopicPartition

@@ -3,7 +3,7 @@
 A listing shows size and time of each object. Its bytes arrived between the object before it and its own time, and at
 most `max_age` before that; within this time they are taken to have arrived evenly. A lane comes by whenever it did,
 and every minute in between. At each pass it cuts full objects, and the rest once its oldest byte is `max_age` old, as
-ingest does (`waybill.archive.ingest.fetching`).
+ingest does (`waybill.archive.ingest.kafka.fetching`).
 
 An object ends at a record batch, so it is a little smaller than `max_bytes`. By how much is seen at the full objects
 that exist.

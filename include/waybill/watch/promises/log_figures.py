@@ -157,12 +157,11 @@ def _retention(
     if sources.kafka is not None and kafka_tps:
         found |= sources.kafka.retention({tp.topic for tp in kafka_tps})
     for name, described in slot_streams.items():
-        from waybill.archive.ingest.slot_source import SlotSource
+        from waybill.archive.ingest.kinesis.slot_source import slots_of
 
-        slots = sources.by_stream[name]
-        if isinstance(slots, SlotSource):
-            for topic in described.topics:
-                found[topic] = TopicRetention(slots.retention(topic) // timedelta(milliseconds=1), None)
+        slots = slots_of(sources.by_stream[name])
+        for topic in described.topics:
+            found[topic] = TopicRetention(slots.retention(topic) // timedelta(milliseconds=1), None)
     return found
 
 

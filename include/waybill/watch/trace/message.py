@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from waybill.archive.chain.chain import ChainObject, walk_chain
 from waybill.archive.chain.gaps import Gap, list_gaps_of_chain
-from waybill.archive.chain.spans import Span, read_span
+from waybill.archive.chain.span import Span
+from waybill.archive.chain.spans import read_span
 from waybill.base.errors import ChainBroken, CorruptBatch, IndexDamaged
 from waybill.config.models import Config, Stream
 from waybill.config.names import TopicPartition

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from waybill.archive.chain.chain import find_chain_start
-from waybill.archive.chain.checkpoint_batch import SlotState
 from waybill.archive.chain.gaps import Gap
 from waybill.archive.chain.object_reader import read_offsets
 from waybill.archive.chain.object_scan import ObjectScan, scan_object
 from waybill.base.errors import WaybillError
 from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition
+from waybill.records.shards.checkpoint_batch import SlotState
 from waybill.services.coordination import CommittedOffset
 from waybill.services.store import Store, StoredObject
 from waybill.watch.verify.verify_report import FaultKind, Listener, VerifyFault, VerifyReport

@@ -1,14 +1,14 @@
 """Is the archive of a Kinesis stream whole? Compares what the objects of its slots cover with the slot map.
 
-Each object states which sequence numbers of which shards it covers (`archive.checkpoint_batch`). A shard is archived
-whole if the objects of one slot cover it without a break, and if it began after its parents had ended.
+Each object states which sequence numbers of which shards it covers (`records.shards.checkpoint_batch`). A shard is
+archived whole if the objects of one slot cover it without a break, and if it began after its parents had ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from waybill.archive.chain.shard_starts import find_stream_origin, read_slot_map
+from waybill.archive.ingest.kinesis.shard_starts import find_stream_origin, read_slot_map
 from waybill.base.errors import WaybillError
 from waybill.config.names import TopicPartition
 from waybill.records.shards.checkpoint import Checkpoint

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from fuzzers.engine import Target
 from fuzzers.mutation import Mutator, edge, varint
-from waybill.archive.chain.checkpoint_batch import SlotState, checkpoint_batch, read_checkpoint_batch
 from waybill.base.errors import CorruptBatch, DocumentTooNew
 from waybill.records.batches import Codec, read_header
 from waybill.records.batches.compression import compress
@@ -34,6 +33,7 @@ from waybill.records.batches.framing import (
 )
 from waybill.records.batches.message_rows import MESSAGE_SCHEMA
 from waybill.records.shards.checkpoint import Checkpoint
+from waybill.records.shards.checkpoint_batch import SlotState, checkpoint_batch, read_checkpoint_batch
 
 _WHERE = "fuzz"
 _MAX_BATCH_BYTES = 1 << 22

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pytest
 
 from waybill.archive.chain.read_ahead import QUEUE_PIECES, WINDOW, ReadAhead
-from waybill.archive.chain.spans import Span
+from waybill.archive.chain.span import Span
 from waybill.base.errors import ObjectMissing, StoreUnavailable
 from waybill.config.names import TopicPartition
 

@@ -39,6 +39,8 @@ class World:
     slices: list[TopicPartition] = field(default_factory=list)
     """The topic-partitions in the order of their time slices."""
 
+    connection = "kafka"
+
     @property
     def clock(self) -> Clock:
         return Clock(wall=lambda: self.now, monotonic=lambda: self.now)
@@ -81,7 +83,7 @@ class World:
         for lane in self.plan(config, lanes):
             self.now = started
             services: Any = SimpleNamespace(
-                slots=None, kafka=self, coordinator=SimpleNamespace(list_stops=list), store=None
+                kafka=self, source=self, coordinator=SimpleNamespace(list_stops=list), store=None
             )
             reports += drain_lane({"s": services}, config, lane, clock=self.clock).partitions
             ended.append(self.now)

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.archive.ingest import Lane, LaneShare
-from waybill.archive.ingest.lane_plan import _assign_to_lanes, _count_lanes, _order, estimate_bytes
+from waybill.archive.ingest.kafka.backlog import estimate_bytes
+from waybill.archive.ingest.lane_plan import _assign_to_lanes, _count_lanes, _order
 from waybill.services.coordination import CommittedOffset
 from waybill.services.kafka.kafka import LogRange
 

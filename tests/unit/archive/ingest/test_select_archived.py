@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waybill.archive.ingest.fetching import select_archived
+from waybill.archive.ingest.kafka.fetching import select_archived
 from waybill.records.batches.encode import Record, control_batch, encode_batch
 from waybill.records.batches.framing import ControlType, frames
 from waybill.services.kafka.partition_reader import AbortedTransaction, Chunk

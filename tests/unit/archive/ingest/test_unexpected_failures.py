@@ -10,13 +10,14 @@ import pytest
 from waybill.archive.ingest import Clock, Outcome, TopicPartitionReport, protocol
 from waybill.archive.ingest import lane as lane_module
 from waybill.archive.ingest.groups import _failures
+from waybill.archive.ingest.kinesis.slot_source import SlotSource
 from waybill.archive.ingest.lane_plan import Lane, LaneShare
 from waybill.archive.ingest.lane_report import ReportDraft, merge_reports
 from waybill.archive.ingest.services import Sources
 from waybill.base.errors import CoordinationUnavailable, IngestStopped, StoreUnavailable, UnexpectedFailure
 from waybill.config.models import Config
 from waybill.config.names import TopicPartition
-from waybill.services.kafka.kafka import StreamTopics
+from waybill.services.kinesis.client import StreamDescription
 
 TP = TopicPartition("flights", 3)
 OTHER = TopicPartition("flights", 4)
@@ -85,6 +86,8 @@ def config(**more: Any) -> Config:
 
 
 class BrokenKafka:
+    connection = "kafka"
+
     def commit_to_group(self, *_: object) -> None:
         raise AttributeError("a bug of the library")
 
@@ -104,7 +107,8 @@ def test_chore_that_fails_is_reported_and_the_reports_of_the_lane_stay(
     monkeypatch.setattr(lane_module, "archive_topic_partition", archive)
     monkeypatch.setattr(lane_module, "abort_orphaned_uploads", abort)
     services: Any = {
-        name: SimpleNamespace(kafka=BrokenKafka(), coordinator=None, store=None, slots=None) for name in ("s", "t")
+        name: SimpleNamespace(kafka=BrokenKafka(), source=BrokenKafka(), coordinator=None, store=None)
+        for name in ("s", "t")
     }
     topics = {"s": "flights", "t": "u"}
     shares = tuple(LaneShare(stream=s, topic=t, partition=0, estimated_bytes=1) for s, t in topics.items())
@@ -118,15 +122,17 @@ def test_chore_that_fails_is_reported_and_the_reports_of_the_lane_stay(
 
 def test_kinesis_stream_whose_answer_is_unexpected_is_refused_alone() -> None:
     class Broken:
-        def describe_streams(self, *_: object, **__: object) -> dict[str, StreamTopics]:
+        def find(self, _: str) -> StreamDescription:
             raise KeyError("StreamDescriptionSummary")
 
     class Sound:
-        def describe_streams(self, streams: dict[str, Any], **_: object) -> dict[str, StreamTopics]:
-            return {name: StreamTopics({}, (), {}) for name in streams}
+        def find(self, _: str) -> None:
+            return None
 
-    streams: Any = {name: SimpleNamespace(is_kinesis=True) for name in ("broken", "sound")}
-    by_stream: Any = {"broken": Broken(), "sound": Sound()}
-    found = Sources(None, None, by_stream, {}).describe_streams(streams)  # type: ignore[arg-type]
+    stream: Any = SimpleNamespace(topics=("s",), listed_topics=("s",), generation=1)
+    clients: dict[str, Any] = {"broken": Broken(), "sound": Sound()}
+    by_stream: Any = {name: SlotSource(client, stream, *[None] * 2) for name, client in clients.items()}  # type: ignore[arg-type]
+    sources = Sources(None, None, by_stream, {})  # type: ignore[arg-type]
+    found = sources.describe_streams(dict.fromkeys(clients, stream))
     assert [type(error) for error in found["broken"].refused.values()] == [UnexpectedFailure]
     assert not found["sound"].refused

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.archive.chain.spans import Span
+from waybill.archive.chain.span import Span
 from waybill.config.models.enums import Compression, FileFormat, SequenceFileKey
 from waybill.config.models.sink import FilesFormat
 from waybill.config.names import FileExtension, FileName, SinkPeriod, TopicPartition

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from waybill.archive.chain.spans import ArchiveFault, Span
+from waybill.archive.chain.span import Span
+from waybill.archive.chain.spans import ArchiveFault
 from waybill.config.names import TopicPartition
 from waybill.tables.partition.execute import execute_all_or_none, execute_tasks
 from waybill.tables.partition.partition_plan import Task

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.archive.chain.chain import ChainObject
-from waybill.archive.chain.spans import ArchiveFault, Span
+from waybill.archive.chain.span import Span
+from waybill.archive.chain.spans import ArchiveFault
 from waybill.base.errors import DocumentDamaged, DocumentTooNew
 from waybill.config.models import JsonParser, ParseSettings
 from waybill.config.names import BackupName, TopicPartition, plan_key, staged_key

@@ -29,7 +29,7 @@ from waybill.base.errors import ReplayRefused
 from waybill.config.names import TopicPartition
 from waybill.records.batches.encode import Record, encode_batch
 from waybill.records.batches.produced import Producer
-from waybill.replay.requests.delivery.steps import TargetUnavailable
+from waybill.replay.requests.delivery.outcome import TargetUnavailable
 from waybill.replay.requests.delivery.webhook import Rejection
 from waybill.replay.requests.message import ReplayedMessage
 from waybill.services.kafka.batch_producer import Batches, BatchRefused, OutOfSequence

@@ -15,6 +15,7 @@ from waybill.base.errors import ReplayRefused
 from waybill.config.connections import KafkaEndpoint, find_connection
 from waybill.config.models import Config
 from waybill.replay.requests.delivery.batches import cut_batches
+from waybill.replay.requests.delivery.outcome import TargetUnavailable
 from waybill.replay.requests.delivery.s3_objects import RequestObjects, deliver_objects
 from waybill.replay.requests.delivery.signature import Keys
 from waybill.replay.requests.delivery.webhook import (
@@ -42,14 +43,6 @@ class DeliveryStep(NamedTuple):
     messages: int
     """How many of the messages that follow the step before."""
     rejections: tuple[RejectedMessage, ...] = ()
-
-
-class TargetUnavailable(Exception):
-    """The target takes nothing now."""
-
-    def __init__(self, reason: str, wait_seconds: float) -> None:
-        super().__init__(reason)
-        self.wait_seconds = wait_seconds
 
 
 class Delivery(Protocol):

@@ -37,7 +37,6 @@ from waybill.base.errors import (
 from waybill.config import names
 from waybill.config.models import Config, Stream
 from waybill.config.names import FileName, SinkPeriod, TopicPartition
-from waybill.services.kafka.kafka import KafkaSource
 from waybill.services.store import ListedObject, Store
 from waybill.tables.iceberg import Progress, StreamTables, load_tables, read_progress, read_watermarks
 from waybill.tables.iceberg.file_inventory import (
@@ -168,9 +167,11 @@ def fetch_log_ends(config: Config, name: str, store: Store, asked_at: datetime) 
         with connect_source(config, name) as (source, coordinator):
             stopped = frozenset(stop.tp for stop in coordinator.list_stops())
             in_kafka = source.topic_partitions(stream)
-            if not isinstance(source, KafkaSource):
+            if stream.is_kinesis:
+                from waybill.archive.ingest.kinesis.slot_source import slots_of
+
                 # No log end is known, but up to when the slots are archived. Asked before the offsets.
-                asked_at = min(asked_at, _time_of(source.archived_to_ms() or 0))
+                asked_at = min(asked_at, _time_of(slots_of(source).archived_to_ms() or 0))
             logs = source.offsets_briefly(in_kafka)
     except (KafkaUnavailable, CoordinationUnavailable, ConfigError, DocumentDamaged) as error:
         return LogEnds(asked_at, {}, problem=str(error))

@@ -21,7 +21,7 @@ from waybill.records.batches.encode import Record, encode_batch, to_records
 from waybill.records.batches.framing import read_frames, read_header
 from waybill.records.batches.produced import Producer
 from waybill.replay.requests.delivery.kafka_topic import TopicDelivery, Wording
-from waybill.replay.requests.delivery.steps import TargetUnavailable
+from waybill.replay.requests.delivery.outcome import TargetUnavailable
 from waybill.replay.requests.message import ReplayedMessage
 from waybill.services.kafka.batch_producer import BatchRefused, OutOfSequence
 from waybill.services.kafka.produce_request import ProduceAnswer

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from waybill.archive.chain.gaps import DecisionRecord
-from waybill.archive.chain.shard_starts import find_stream_origin, record_shard_start, record_stream_origin
-from waybill.archive.ingest.services import IngestServices
-from waybill.archive.ingest.slot_assignment import initial_position
-from waybill.archive.ingest.slot_source import SlotSource, creation_id, start_of
+from waybill.archive.ingest.kinesis.shard_starts import find_stream_origin, record_shard_start, record_stream_origin
+from waybill.archive.ingest.kinesis.slot_assignment import initial_position
+from waybill.archive.ingest.kinesis.slot_source import SlotSource, creation_id, start_of
+from waybill.archive.ingest.target import IngestServices
 from waybill.base.errors import ConfigError, GapRefused
 from waybill.config.models import Stream
 from waybill.records.shards.checkpoint import PositionKind, ShardPosition
@@ -102,9 +102,9 @@ def import_leases(
 
 
 def _slots(services: IngestServices) -> SlotSource:
-    if services.slots is None:
+    if not isinstance(services.source, SlotSource):
         raise ConfigError("--from-kcl is for streams with `source: kinesis`")
-    return services.slots
+    return services.source
 
 
 def _ancestors(shard_ids: Collection[str], listed: Mapping[str, Shard]) -> set[str]:

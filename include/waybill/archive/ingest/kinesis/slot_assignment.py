@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from waybill.archive.chain import shard_starts
+from waybill.archive.ingest.kinesis import shard_starts
 from waybill.base import failpoints
 from waybill.base.errors import ConfigError, DocumentDamaged, StreamRecreated
 from waybill.config import names

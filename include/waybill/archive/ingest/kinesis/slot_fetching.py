@@ -9,48 +9,27 @@ The shards that are furthest behind are read first, so that each of them advance
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Generator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
-from typing import Protocol
 
-from waybill.archive.chain.slot_object import SlotObject
-from waybill.archive.ingest.fetching import CutObject, is_due
+from waybill.archive.ingest.cut_object import CutObject, is_due
+from waybill.archive.ingest.kinesis.slot_object import SlotObject, new_slot_object
+from waybill.archive.ingest.kinesis.slot_reader import SlotAnswer, SlotReader
 from waybill.archive.ingest.lane_report import Outcome
-from waybill.archive.ingest.target import ArchiveTarget, Position
+from waybill.archive.ingest.position import Position
+from waybill.archive.ingest.target import ArchiveTarget
 from waybill.base import failpoints
+from waybill.base.errors import WaybillError
 from waybill.records.shards.checkpoint import Checkpoint, ShardPosition
 from waybill.services.coordination import SlotRead
 
+logger = logging.getLogger(__name__)
+
 _PROOF_PARTS = 4
 """The checkpoint is committed again, without a record, when this part of the retention has passed."""
-
-
-class ShardBatches(Protocol):
-    """What one answer of Kinesis has become."""
-
-    @property
-    def batches(self) -> bytes:
-        """The record batches of its records, one behind the other, with offsets from 0 on; b'' without a record."""
-
-    @property
-    def position(self) -> ShardPosition:
-        """The position behind it."""
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the answer's records."""
-
-
-class ShardSource(Protocol):
-    """Reads the shards of one slot."""
-
-    retention: timedelta
-    """How long Kinesis keeps a record."""
-
-    def read(self, shard_id: str, position: ShardPosition) -> Generator[ShardBatches, None, None]:
-        """Yield what a shard holds behind a position, up to its tip or its end."""
 
 
 class SlotFetch:
@@ -60,7 +39,7 @@ class SlotFetch:
         self,
         target: ArchiveTarget,
         position: Position,
-        source: ShardSource,
+        reader: SlotReader,
         shards: Mapping[str, ShardPosition],
         *,
         assigned: int,
@@ -71,14 +50,13 @@ class SlotFetch:
         `forgotten`: what the next checkpoint need not name.
         """
         assert position.committed.checkpoint is not None
-        self._target, self._source, self._shards, self._assigned = target, source, shards, assigned
+        self._target, self._reader, self._shards, self._assigned = target, reader, shards, assigned
         self._topic_id = position.committed.topic_id or position.topic_id
         self._policy = target.stream.upload_for(target.tp.topic)
         self._max_bytes = int(self._policy.max_bytes)
         self._object: SlotObject
         self._begin_object(position.committed.committed_offset, position.committed.checkpoint)
         self._object.checkpoint = self._object.checkpoint.without(forgotten)
-        self._slot_read: SlotRead | None = None
         self.outcome = Outcome.OUT_OF_TIME
         """The outcome, once `objects` has ended."""
 
@@ -87,7 +65,7 @@ class SlotFetch:
 
         Ending the generator early (`close`) aborts the object that is being written.
 
-        Raises the errors of `ShardSource.read`.
+        Raises the errors of `SlotReader.read`.
         """
         try:
             reached_tips = yield from self._full_objects()
@@ -95,18 +73,23 @@ class SlotFetch:
             is_due = self._is_due()
             if is_due:
                 yield self._cut()
-            self._slot_read = self._find_slot_read(is_due=is_due)
+            slot_read = self._find_slot_read(is_due=is_due)
             if reached_tips:
                 self.outcome = Outcome.WAITING if self._object.messages and not is_due else Outcome.UP_TO_DATE
         finally:
             self._object.abort()
+        if slot_read is not None:
+            self._record(slot_read)
 
-    @property
-    def slot_read(self) -> SlotRead | None:
-        """How far the slot is read, once `objects` has ended. None if a shard was never read, or all have ended."""
-        return self._slot_read
+    def _record(self, slot_read: SlotRead) -> None:
+        """Store how far the slot is read. No commit depends on it, so an error is logged."""
+        try:
+            self._target.services.coordinator.record_slot_read(self._target.tp, slot_read)
+        except WaybillError as error:
+            logger.warning("%s", error)
 
     def _find_slot_read(self, *, is_due: bool) -> SlotRead | None:
+        """Return how far the slot is read. None if a shard was never read, or all have ended."""
         current = self._object.checkpoint
         positions = [current.position(each) or start for each, start in self._shards.items()]
         times = [each.caught_up_ms for each in positions if not each.is_ended]
@@ -124,7 +107,7 @@ class SlotFetch:
         return True
 
     def _read_shard(self, shard_id: str) -> Generator[CutObject, None, bool]:
-        with closing(self._source.read(shard_id, self._shards[shard_id])) as answers:
+        with closing(self._reader.read(shard_id, self._shards[shard_id])) as answers:
             while self._target.wait_for_rate_limit():
                 answer = next(answers, None)
                 if answer is None:
@@ -136,7 +119,7 @@ class SlotFetch:
                     return False
         return False
 
-    def _take(self, shard_id: str, answer: ShardBatches) -> Generator[CutObject, None, bool]:
+    def _take(self, shard_id: str, answer: SlotAnswer) -> Generator[CutObject, None, bool]:
         """Add an answer to the object. If the object would be too large, yield it before, and return True.
 
         All batches of an answer are in one object, since a checkpoint cannot stand for a part of an answer.
@@ -172,7 +155,7 @@ class SlotFetch:
 
     def _is_proof_old(self, now_ms: int) -> bool:
         """Return whether a shard is read further than the committed checkpoint proves, by a part of the retention."""
-        limit_ms = now_ms - self._source.retention // timedelta(milliseconds=1) // _PROOF_PARTS
+        limit_ms = now_ms - self._reader.retention // timedelta(milliseconds=1) // _PROOF_PARTS
         before, after = self._object.before, self._object.checkpoint
         for shard_id, position in after.positions.items():
             proven = before.position(shard_id) or self._shards.get(shard_id)
@@ -185,7 +168,7 @@ class SlotFetch:
         return now >= time_slice.deadline or (has_cut and now >= time_slice.yields_at)
 
     def _begin_object(self, first_offset: int, before: Checkpoint) -> None:
-        self._object = self._target.new_slot_object(first_offset, self._topic_id, before)
+        self._object = new_slot_object(self._target, first_offset, self._topic_id, before)
         self._began_at = self._target.clock.monotonic()
 
     def _cut(self) -> CutObject:

@@ -8,26 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 
 from waybill.archive.chain.backup_object import BackupObject
-from waybill.archive.ingest.lane_plan import estimate_bytes
+from waybill.archive.ingest.cut_object import CutObject, is_due, max_age_ms
+from waybill.archive.ingest.kafka.backlog import estimate_bytes
 from waybill.archive.ingest.lane_report import Outcome
-from waybill.archive.ingest.target import ArchiveTarget, Position
+from waybill.archive.ingest.position import Position
+from waybill.archive.ingest.target import ArchiveTarget
 from waybill.base import failpoints
 from waybill.base.errors import RetentionGap, TopicRecreated
-from waybill.config.models import UploadPolicy
 from waybill.records.batches import framing
 from waybill.services.kafka.partition_reader import Chunk
-
-
-@dataclass(frozen=True, slots=True)
-class CutObject:
-    """A backup object that is due to be completed."""
-
-    backup_object: BackupObject
-    seconds: float
-    """The time since the object was begun."""
 
 
 class ObjectFetch:
@@ -129,7 +120,7 @@ def must_wait_for_more(target: ArchiveTarget, position: Position) -> bool:
     """
     policy = target.stream.upload_for(target.tp.topic)
     committed = position.committed
-    if not _max_age_ms(policy) or not committed.object_messages:
+    if not max_age_ms(policy) or not committed.object_messages:
         return False
     if estimate_bytes(position.log_range, committed) >= int(policy.max_bytes):
         return False
@@ -184,16 +175,3 @@ def _read(target: ArchiveTarget, position: Position, *, first_batch_only: bool =
         topic_id=committed.topic_id or position.topic_id,
         first_batch_only=first_batch_only,
     )
-
-
-def is_due(policy: UploadPolicy, backup_object: BackupObject, now_ms: int) -> bool:
-    """Return whether the oldest message is `max_age` old. A message without a time, or from the future, is due, too."""
-    max_age_ms, oldest_ms = _max_age_ms(policy), backup_object.oldest_ms
-    if not max_age_ms or oldest_ms is None or oldest_ms < 0:
-        return True
-    age_ms = now_ms - oldest_ms
-    return age_ms < 0 or age_ms >= max_age_ms
-
-
-def _max_age_ms(policy: UploadPolicy) -> int:
-    return int(policy.max_age.total_seconds() * 1000)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from waybill.archive.chain.backup_object import RecordBatchObject
-from waybill.archive.chain.checkpoint_batch import SlotState, checkpoint_batch
+from waybill.archive.ingest.target import ArchiveTarget
 from waybill.config.names import BackupName
 from waybill.records.batches import framing
 from waybill.records.shards.checkpoint import Checkpoint
+from waybill.records.shards.checkpoint_batch import SlotState, checkpoint_batch
 from waybill.services.store import Store
 
 
@@ -26,7 +27,7 @@ class SlotObject(RecordBatchObject):
         super().__init__(store, name, topic_id, metadata)
         self.before = before
         """The checkpoint at the object's beginning."""
-        self.checkpoint = before
+        self.checkpoint: Checkpoint = before
         """Set it to the checkpoint behind the last batch that was taken."""
 
     @property
@@ -57,3 +58,15 @@ class SlotObject(RecordBatchObject):
             self._written_to = self.next_offset
             self.control_offsets += 1
         super().complete()
+
+
+def new_slot_object(
+    target: ArchiveTarget,
+    first_offset: int,
+    topic_id: str,
+    before: Checkpoint,
+    metadata: Mapping[str, str] | None = None,
+) -> SlotObject:
+    """Begin the backup object of a slot that starts at `first_offset` and at a checkpoint."""
+    name = BackupName(target.tp.topic, target.stream.generation, target.tp.partition, first_offset)
+    return SlotObject(target.services.store, name, topic_id, before, metadata)

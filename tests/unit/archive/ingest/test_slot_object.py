@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.archive.chain.checkpoint_batch import CoveredShard, SlotState, checkpoint_batch, read_checkpoint_batch
-from waybill.archive.chain.slot_object import SlotObject
+from waybill.archive.ingest.kinesis.slot_object import SlotObject
 from waybill.base.errors import CorruptBatch, DocumentTooNew
 from waybill.config.names import BackupName
 from waybill.records.batches import framing
 from waybill.records.batches.decode import decode, decode_offsets
 from waybill.records.batches.encode import Record, encode_batch
 from waybill.records.shards.checkpoint import Checkpoint, ShardPosition
+from waybill.records.shards.checkpoint_batch import CoveredShard, SlotState, checkpoint_batch, read_checkpoint_batch
 
 START = ShardPosition.trim_horizon()
 
@@ -142,7 +142,7 @@ def test_a_damaged_checkpoint_batch_is_named(content: bytes) -> None:
 
 
 def test_a_checkpoint_batch_of_a_newer_version_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waybill.archive.chain.checkpoint_batch._VERSION", 2)
+    monkeypatch.setattr("waybill.records.shards.checkpoint_batch._VERSION", 2)
     (frame,) = frames_of(checkpoint_batch(4, SlotState(Checkpoint(), {})))
     monkeypatch.undo()
     with pytest.raises(DocumentTooNew, match="object"):

@@ -1,43 +1,54 @@
 """Kinesis as ingest sees it: slots, which are topic-partitions, and the shards that each of them archives.
 
 A slot of a Kinesis stream takes the place of a topic-partition of Kafka. Waybill counts its offsets, so the log of a
-slot ends where it is archived. The commit protocol is the same. What differs is here and in `ingest.slot_fetching`.
+slot ends where it is archived. The commit protocol is the same. What differs is here and in `slot_fetching`.
 
-An object in S3 decides once which slot archives a shard (`waybill.archive.chain.shard_starts`). So two slots never read
-one shard, whatever ZooKeeper loses and however long a lane was frozen.
+An object in S3 decides once which slot archives a shard (`shard_starts`). So two slots never read one shard, whatever
+ZooKeeper loses and however long a lane was frozen.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
-from waybill.archive.chain.shard_starts import find_shard_start, find_stream_origin, read_slot_map
-from waybill.archive.ingest.slot_assignment import ShardListing, StreamStart, check_checkpoint, extend_map
+from waybill.archive.chain.gaps import GAP_METADATA_KEY, Gap
+from waybill.archive.chain.object_reader import ObjectSummary
+from waybill.archive.ingest.kinesis.shard_states import ShardState, committed_position, shard_state
+from waybill.archive.ingest.kinesis.slot_assignment import ShardListing, StreamStart
+from waybill.archive.ingest.kinesis.slot_fetching import SlotFetch
+from waybill.archive.ingest.kinesis.slot_maps import SlotMaps
+from waybill.archive.ingest.kinesis.slot_object import new_slot_object
+from waybill.archive.ingest.kinesis.slot_reader import SlotReader
+from waybill.archive.ingest.position import Position
+from waybill.archive.ingest.target import ArchiveTarget, Source
 from waybill.archive.ingest.time_slice import Clock
-from waybill.base.errors import ConfigError, KinesisUnavailable, RecordsExpired, StreamRecreated
+from waybill.base.errors import (
+    ChainBroken,
+    ConfigError,
+    KinesisUnavailable,
+    ObjectExists,
+    RecordsExpired,
+    RetentionGap,
+    StreamRecreated,
+    expected,
+)
+from waybill.config.connections import KinesisEndpoint
 from waybill.config.models import Stream
 from waybill.config.models.quantities import counted, format_duration
-from waybill.config.names import TopicPartition
+from waybill.config.names import BackupName, TopicPartition
 from waybill.records.shards.checkpoint import Checkpoint, PositionKind, ShardPosition
 from waybill.records.shards.lineage import Shard
 from waybill.records.shards.slot_map import Assignment, SlotMap, garbage
 from waybill.services.coordination import CommittedOffset, Coordinator, SlotRead
-from waybill.services.coordination.shard_map import read_slot_map_copy
 from waybill.services.kafka.cluster import Topic
 from waybill.services.kafka.kafka import LogRange, PartitionState, StreamTopics
 from waybill.services.kinesis.client import KinesisSource, StreamDescription
-from waybill.services.kinesis.messages import encode_records
 from waybill.services.kinesis.shard_reader import ShardReader
 from waybill.services.store import Store
-
-if TYPE_CHECKING:
-    from waybill.archive.ingest.target import Position
 
 logger = logging.getLogger(__name__)
 
@@ -46,38 +57,16 @@ _UNKNOWN_END = 1 << 62
 """Stands for the end of a slot's log, which is not known: Kinesis does not count records."""
 
 
-class ShardProgress(StrEnum):
-    """What becomes of a shard."""
-
-    WAITING = "waits for its parents"
-    NEW = "gets a slot in the next run"
-    READING = "is read"
-    ENDED = "is archived to its end"
-    EXPIRED = "was removed by Kinesis before its end was archived"
-
-
-@dataclass(frozen=True, slots=True)
-class ShardState:
-    """A shard, its lineage, and how far it is archived."""
-
-    topic: str
-    shard_id: str
-    parents: tuple[str, ...]
-    slot: int | None
-    """None if it has none yet."""
-    position: ShardPosition | None
-    """None if it has no slot yet."""
-    progress: ShardProgress
-
-
 class SlotSource:
-    """The Kinesis streams of one stream of the config. Use it from one thread, for one run: it asks most things once.
+    """The Kinesis streams of one stream of the config. Implements `waybill.archive.ingest.target.Source`.
+
+    Use it from one thread, for one run: it asks most things once.
 
     Every method raises `KinesisUnavailable`, `StoreUnavailable` or `CoordinationUnavailable` when a service does not
     answer, and `ConfigError` when Kinesis refuses access.
     """
 
-    is_kafka = False
+    first_checkpoint = Checkpoint()
 
     def __init__(
         self,
@@ -88,18 +77,38 @@ class SlotSource:
         *,
         clock: Clock | None = None,
     ) -> None:
-        self._kinesis, self._stream, self._store, self._coordinator = kinesis, stream, store, coordinator
+        self._kinesis, self._stream, self._coordinator = kinesis, stream, coordinator
         self._clock = clock or Clock()
         self._descriptions: dict[str, StreamDescription] = {}
-        self._maps: dict[str, SlotMap] = {}
+        self._maps = SlotMaps(stream, store, coordinator)
+
+    @property
+    def kafka(self) -> NoReturn:
+        raise ConfigError("this works for streams of Kafka, and the stream has `source: kinesis`")
+
+    @property
+    def connection(self) -> object:
+        return self  # each stream of Kinesis is asked alone, so that one that does not answer is refused alone
 
     # --- what a source tells about topics, for plans and reports ---
 
     def describe_streams(self, streams: Mapping[str, Stream], *, assigns: bool = False) -> dict[str, StreamTopics]:
         """Return the Kinesis streams of the stream, whose partitions are the slots that have shards to read.
 
-        `assigns`: give slots to new shards whose parents are archived.
+        `assigns`: give slots to new shards whose parents are archived. A stream that cannot be read is refused.
         """
+        found = {}
+        for name in streams:
+            try:
+                found[name] = self._describe_slots(assigns=assigns)
+            except Exception as error:
+                failure = expected(name, error)
+                if failure is not error:
+                    logger.exception("the stack trace of the problem of stream %s", name)
+                found[name] = StreamTopics({}, (), {name: failure})
+        return found
+
+    def _describe_slots(self, *, assigns: bool = False) -> StreamTopics:
         topics, missing = {}, []
         for name in self._names():
             description = self._describe(name)
@@ -107,23 +116,23 @@ class SlotSource:
                 missing.append(name)
             else:
                 topics[name] = Topic(name, creation_id(description), self._slots_to_read(name, assigns=assigns))
-        return dict.fromkeys(streams, StreamTopics(topics, tuple(missing), {}))
+        return StreamTopics(topics, tuple(missing), {})
 
     def _slots_to_read(self, topic: str, *, assigns: bool) -> tuple[int, ...]:
         try:
-            slot_map = self._extend(topic) if assigns else self._find_map(topic)
+            slot_map = self._give_slots(topic) if assigns else self._maps.find(topic)
         except StreamRecreated as stop:
             # The lanes record it for each slot.
             logger.warning("%s", stop)
-            slot_map = self._map(topic)
+            slot_map = self._maps.of(topic)
         if slot_map is None:
             return ()
-        checkpoints = self._checkpoints(topic, slot_map.slots)
+        checkpoints = self._maps.checkpoints(topic, slot_map.slots)
         return tuple(each for each in slot_map.slots if slot_map.open_shards(each, checkpoints.get(each, Checkpoint())))
 
-    def topic_partitions(self, stream: Stream) -> list[TopicPartition]:
+    def topic_partitions(self, stream: Stream) -> list[TopicPartition]:  # noqa: ARG002 - it is that of the source
         """Return the slots that have shards to read, sorted."""
-        return self.describe_streams({"": stream})[""].tps
+        return self._describe_slots().tps
 
     def topic(self, name: str) -> Topic:
         """Return a Kinesis stream as a topic. Raises `KinesisUnavailable` if it does not exist."""
@@ -137,6 +146,18 @@ class SlotSource:
         return {tp: LogRange(0, committed[tp].committed_offset if tp in committed else 0) for tp in tps}
 
     offsets_briefly = offsets
+
+    def ends_briefly(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:  # noqa: ARG002
+        """Return nothing: Kinesis does not count records."""
+        return {}
+
+    def describe_partitions(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, PartitionState]:  # noqa: ARG002
+        """Return nothing: `describe` asks Kinesis once for all slots of a stream."""
+        return {}
+
+    def estimate_bytes(self, log_range: LogRange | None, committed: CommittedOffset | None) -> int:  # noqa: ARG002
+        """Return as much as the last time, since no end is known."""
+        return 0 if committed is None else committed.object_bytes
 
     def description(self, topic: str) -> StreamDescription:
         """Return the description of a Kinesis stream. Raises `KinesisUnavailable` if it does not exist."""
@@ -160,7 +181,7 @@ class SlotSource:
             if self._describe(name) is None:
                 continue
             # In this order: a shard that is listed had its slot before the slot's last read was asked for.
-            slot_map = self._find_map(name)
+            slot_map = self._maps.find(name)
             reads = [] if slot_map is None else self._reads_of_open_slots(name, slot_map)
             listed = self._kinesis.list_shards(self._address(name), fresh=True)
             if slot_map is None or listed.keys() - slot_map.assignments.keys():
@@ -173,7 +194,7 @@ class SlotSource:
 
     def _reads_of_open_slots(self, topic: str, slot_map: SlotMap) -> list[tuple[int, SlotRead | None]]:
         """Return how far each slot is read. A slot whose shards have all ended is left out: no lane reads it."""
-        checkpoints = self._checkpoints(topic, slot_map.slots)
+        checkpoints = self._maps.checkpoints(topic, slot_map.slots)
         tps = [
             TopicPartition(topic, slot)
             for slot in slot_map.slots
@@ -181,10 +202,6 @@ class SlotSource:
         ]
         reads = self._coordinator.read_slot_reads(tps)
         return [(tp.partition, reads.get(tp)) for tp in tps]
-
-    def assigned(self, tp: TopicPartition) -> int:
-        """Return how many shards a slot has, ended ones included. The number never falls."""
-        return len(self._map(tp.topic).shards_of(tp.partition))
 
     def shard_states(self, committed: Mapping[TopicPartition, CommittedOffset]) -> list[ShardState]:
         """Return every shard that Kinesis lists, and those that have a slot and have not ended, by topic and id.
@@ -194,10 +211,10 @@ class SlotSource:
         found = []
         for name in self._names():
             listed = self._kinesis.list_shards(self._address(name)) if self._describe(name) is not None else {}
-            slot_map = self._find_map(name)
+            slot_map = self._maps.find(name)
             assignments = {} if slot_map is None else slot_map.assignments
             for shard_id in sorted({*listed, *assignments}):
-                state = _shard_state(name, shard_id, listed.get(shard_id), assignments.get(shard_id), committed)
+                state = shard_state(name, shard_id, listed.get(shard_id), assignments.get(shard_id), committed)
                 has_ended = slot_map is not None and shard_id in slot_map.named_parents
                 if shard_id in listed or not has_ended:
                     found.append(state)
@@ -213,13 +230,33 @@ class SlotSource:
         """Return the state of a slot: its Kinesis stream, and a log without a known end."""
         return PartitionState(self.topic(tp.topic), LogRange(0, _UNKNOWN_END))
 
-    def raise_if_shards_differ(self, tp: TopicPartition, position: Position, now_ms: int) -> None:
+    def end_offset(self, described: PartitionState) -> None:
+        """Return None: Kinesis does not count records."""
+
+    def first_offset(self, target: ArchiveTarget, described: PartitionState) -> int:  # noqa: ARG002
+        """Return 0: where a shard begins is recorded for each shard."""
+        return 0
+
+    def check_rebuilt(self, tp: TopicPartition, committed: CommittedOffset) -> None:
+        """Raise `ChainBroken` if the chain's last object had no checkpoint."""
+        if committed.checkpoint is None:
+            raise _checkpoint_missing(tp, committed.last_object_offset)
+
+    def adopted_checkpoint(self, tp: TopicPartition, name: BackupName, summary: ObjectSummary) -> Checkpoint:
+        """Return the checkpoint of an object. Raises `ChainBroken` without one, and `ShardNotOwned`."""
+        if summary.slot_state is None:
+            raise _checkpoint_missing(tp, name.first_offset)
+        self._maps.check_owned(tp, summary.slot_state.checkpoint)
+        return summary.slot_state.checkpoint
+
+    def check_log(self, target: ArchiveTarget, position: Position) -> None:
         """Raise a named stop unless Kinesis still has every record behind the committed checkpoint.
 
         Raises `StreamRecreated`, or `RecordsExpired` with the checkpoint at which an accepted gap lets ingest go on.
         """
+        tp, now_ms = target.tp, target.clock.now_ms()
         description = self._existing(tp.topic)
-        recorded = position.committed.topic_id or self._map(tp.topic).origin.creation_id
+        recorded = position.committed.topic_id or self._maps.of(tp.topic).origin.creation_id
         if recorded != creation_id(description):
             raise StreamRecreated(tp.topic, recorded, creation_id(description))
         address = self._address(tp.topic)
@@ -238,82 +275,60 @@ class SlotSource:
             offset = position.committed.committed_offset
             raise RecordsExpired(tp.topic, tp.partition, offset, [*gone, *unproven], problem, after)
 
-    def open_shards(
-        self, tp: TopicPartition, committed: CommittedOffset, clock: Clock
-    ) -> tuple[_SlotReader, Mapping[str, ShardPosition]]:
-        """Return what reads the shards of a slot, and where each of those that have not ended continues.
+    def put_gap_marker(
+        self, target: ArchiveTarget, position: Position, gap: Gap, stop: RetentionGap
+    ) -> tuple[BackupName, str]:
+        """Create the marker with the checkpoint behind the gap, unless an object of its name exists."""
+        assert isinstance(stop, RecordsExpired)  # `check_log` raises no other gap
+        before = position.committed.checkpoint or Checkpoint()
+        marker = new_slot_object(target, gap.first_offset, position.topic_id, before, {GAP_METADATA_KEY: gap.kind})
+        marker.checkpoint = stop.checkpoint
+        with suppress(ObjectExists):
+            marker.complete()
+        return marker.name, marker.key
+
+    def outcome_without_fetch(self, target: ArchiveTarget, position: Position) -> None:
+        """Return None: only a fetch shows whether there are new records."""
+
+    def open_fetch(self, target: ArchiveTarget, position: Position) -> SlotFetch:
+        """Begin a pass over the shards of a slot that have not ended. Raises `ShardNotOwned`.
 
         Before a shard is read for the first time, the archive must say that it is the slot's. If it says something
-        else than the map in ZooKeeper, the map is read from the archive. Raises `ShardNotOwned`.
+        else than the map in ZooKeeper, the map is read from the archive.
         """
+        tp, committed = target.tp, position.committed
+        checkpoint = committed.checkpoint or Checkpoint()
         description = self._existing(tp.topic)
-        unread = [each for each in self._open(tp, committed) if _position(committed, each.shard_id) is None]
-        if any(self._stored(tp.topic, each.shard_id) != each for each in unread):
-            logger.warning("%s: the slot map in ZooKeeper differs from the archive, which is read instead", tp)
-            self._maps[tp.topic] = self._read_archived_map(tp.topic)
-        self.check_owned(tp, committed.checkpoint or Checkpoint())
+        unread = [each for each in self._open(tp, committed) if committed_position(committed, each.shard_id) is None]
+        self._maps.check_assignments(tp, unread)
+        self._maps.check_owned(tp, checkpoint)
         address = self._address(tp.topic)
         shards = self._kinesis.list_shards(address)
-        return _SlotReader(self._kinesis, address, description.retention, shards, clock), self._positions(tp, committed)
-
-    def check_owned(self, tp: TopicPartition, checkpoint: Checkpoint) -> None:
-        """Raise `ShardNotOwned` if the archive says that another slot, or none, archives a shard of a checkpoint."""
-        generation = self._stream.generation
-        self._maps[tp.topic] = check_checkpoint(
-            self._store, self._map(tp.topic), tp.topic, generation, tp.partition, checkpoint
+        slot_map = self._maps.of(tp.topic)
+        return SlotFetch(
+            target,
+            position,
+            SlotReader(self._kinesis, address, description.retention, shards, target.clock),
+            self._positions(tp, committed),
+            assigned=len(slot_map.shards_of(tp.partition)),
+            forgotten=garbage(shards, slot_map, checkpoint),
         )
-
-    def forgettable(self, tp: TopicPartition, checkpoint: Checkpoint) -> frozenset[str]:
-        """Return the ended shards that a checkpoint of a slot need not name any more."""
-        return garbage(self._kinesis.list_shards(self._address(tp.topic)), self._map(tp.topic), checkpoint)
 
     def _positions(self, tp: TopicPartition, committed: CommittedOffset) -> dict[str, ShardPosition]:
         """Return where the shards of a slot continue that have not ended."""
-        return {each.shard_id: _position(committed, each.shard_id) or each.start for each in self._open(tp, committed)}
+        return {
+            each.shard_id: committed_position(committed, each.shard_id) or each.start
+            for each in self._open(tp, committed)
+        }
 
     def _open(self, tp: TopicPartition, committed: CommittedOffset) -> tuple[Assignment, ...]:
-        return self._map(tp.topic).open_shards(tp.partition, committed.checkpoint or Checkpoint())
+        return self._maps.of(tp.topic).open_shards(tp.partition, committed.checkpoint or Checkpoint())
 
-    # --- the slot map ---
+    # --- Kinesis ---
 
-    def _map(self, topic: str) -> SlotMap:
-        """Return the slot map as ZooKeeper has it; without that, as the archive has it."""
-        if topic not in self._maps:
-            stored = read_slot_map_copy(self._coordinator.session, self._coordinator.paths, topic)
-            self._maps[topic] = stored.slot_map or self._read_archived_map(topic)
-        return self._maps[topic]
-
-    def _find_map(self, topic: str) -> SlotMap | None:
-        """Return the slot map; None if no plan has given a slot to a shard of the Kinesis stream."""
-        if find_stream_origin(self._store, topic, self._stream.generation) is None:
-            return None
-        return self._map(topic)
-
-    def _read_archived_map(self, topic: str) -> SlotMap:
-        origin = find_stream_origin(self._store, topic, self._stream.generation)
-        if origin is None:
-            raise ConfigError(
-                f"{topic}: no plan has given slots to its shards yet: run `waybill ingest` for the stream"
-            )
-        return read_slot_map(self._store, topic, self._stream.generation, SlotMap(origin))
-
-    def _stored(self, topic: str, shard_id: str) -> Assignment | None:
-        return find_shard_start(self._store, topic, self._stream.generation, shard_id)
-
-    def _extend(self, topic: str) -> SlotMap:
+    def _give_slots(self, topic: str) -> SlotMap:
         """Give slots to the shards that may be read now and have none. Return the map."""
-        extended = extend_map(
-            self._store,
-            self._coordinator,
-            topic,
-            self._stream.kinesis.slots,
-            start=start_of(self._stream),
-            list_shards=lambda: self._list(topic),
-            read_checkpoints=lambda slots: self._checkpoints(topic, slots),
-            clock=self._clock.wall,
-        )
-        self._maps[topic] = extended.slot_map
-        return extended.slot_map
+        return self._maps.extend(topic, start_of(self._stream), lambda: self._list(topic), self._clock.wall)
 
     def _list(self, topic: str) -> ShardListing:
         """List the shards of a Kinesis stream that is the same before and after."""
@@ -325,16 +340,6 @@ class SlotSource:
             if before.created_ms == after.created_ms:
                 return ShardListing(shards, creation_id(after), after.retention)
         raise KinesisUnavailable(f"Kinesis stream {topic!r} was created again while its shards were listed")
-
-    def _checkpoints(self, topic: str, slots: Collection[int]) -> dict[int, Checkpoint]:
-        """Return the committed checkpoints of slots.
-
-        A slot whose node ZooKeeper has lost is left out: its lane writes the node again, from the archive.
-        """
-        committed = self._coordinator.read_all_committed(TopicPartition(topic, slot) for slot in slots)
-        return {tp.partition: each.checkpoint for tp, each in committed.items() if each.checkpoint is not None}
-
-    # --- Kinesis ---
 
     def _names(self) -> list[str]:
         if self._stream.listed_topics:
@@ -362,39 +367,29 @@ class SlotSource:
         return next((each for each in listed if each.endswith(f"/{name}")), name)
 
 
-@dataclass(frozen=True, slots=True)
-class _SlotAnswer:
-    """One answer of GetRecords, as record batches."""
-
-    batches: bytes
-    position: ShardPosition
-    size_bytes: int
-
-
-class _SlotReader:
-    """Reads the shards of a slot."""
-
-    def __init__(
-        self,
-        kinesis: KinesisSource,
-        address: str,
-        retention: timedelta,
-        shards: Mapping[str, Shard],
-        clock: Clock,
-    ) -> None:
-        self._kinesis, self._address, self._shards, self._clock = kinesis, address, shards, clock
-        self.retention = retention
-
-    def read(self, shard_id: str, position: ShardPosition) -> Generator[_SlotAnswer, None, None]:
-        reader = ShardReader(self._kinesis, self._address, shard_id, now=self._clock.wall)
-        with closing(reader.read(position)) as reads:
-            for read in reads:
-                data = encode_records(read.records, self._shards[shard_id], 0).data if read.records else b""
-                yield _SlotAnswer(data, read.position, read.size_bytes)
+def connect_slots(
+    stack: ExitStack,
+    streams: Mapping[str, Stream],
+    endpoints: Mapping[str, KinesisEndpoint],
+    store: Store,
+    coordinators: Mapping[str, Coordinator],
+) -> dict[str, SlotSource]:
+    """Return the sources of streams of Kinesis. Those of one endpoint share a client, which `stack` closes."""
+    clients: dict[KinesisEndpoint, KinesisSource] = {}
+    for endpoint in endpoints.values():
+        if endpoint not in clients:
+            clients[endpoint] = stack.enter_context(KinesisSource(endpoint))
+    return {
+        name: SlotSource(clients[endpoints[name]], stream, store, coordinators[name])
+        for name, stream in streams.items()
+    }
 
 
-def _position(committed: CommittedOffset, shard_id: str) -> ShardPosition | None:
-    return None if committed.checkpoint is None else committed.checkpoint.position(shard_id)
+def slots_of(source: Source) -> SlotSource:
+    """Return the source of a stream of Kinesis as what it is. Raises `ConfigError` for a stream of Kafka."""
+    if not isinstance(source, SlotSource):
+        raise ConfigError("this works for streams of Kinesis, and the stream has `source: kafka`")
+    return source
 
 
 def start_of(stream: Stream) -> StreamStart:
@@ -404,29 +399,19 @@ def start_of(stream: Stream) -> StreamStart:
     return StreamStart() if stream.start.is_earliest else StreamStart(PositionKind.AT_TIMESTAMP)
 
 
-def _shard_state(
-    topic: str,
-    shard_id: str,
-    listed: Shard | None,
-    assignment: Assignment | None,
-    committed: Mapping[TopicPartition, CommittedOffset],
-) -> ShardState:
-    if assignment is None:
-        parents = () if listed is None else listed.parents
-        progress = ShardProgress.WAITING if parents else ShardProgress.NEW
-        return ShardState(topic, shard_id, parents, None, None, progress)
-    slot = committed.get(TopicPartition(topic, assignment.slot))
-    position = (None if slot is None else _position(slot, shard_id)) or assignment.start
-    if position.is_ended:
-        progress = ShardProgress.ENDED
-    else:
-        progress = ShardProgress.READING if listed is not None else ShardProgress.EXPIRED
-    return ShardState(topic, shard_id, assignment.parents, assignment.slot, position, progress)
-
-
 def creation_id(description: StreamDescription) -> str:
     """Return what identifies a Kinesis stream: one that is deleted and created again has another creation time."""
     return f"{description.arn}@{description.created_ms}"
+
+
+def _checkpoint_missing(tp: TopicPartition, first_offset: int | None) -> ChainBroken:
+    """Return the error for a last object of a slot that holds no checkpoint."""
+    return ChainBroken(
+        f"{tp}: the last object of the chain begins at offset {first_offset} and has no checkpoint batch, so it does "
+        f"not state up to where its shards are archived. Waybill did not write it for this stream. If the stream read "
+        f"Kafka before, raise its generation; else move the object away by hand, and run again",
+        first_offset,
+    )
 
 
 def _expiry(gone: Sequence[str], unproven: Sequence[str], retention: timedelta) -> str:
