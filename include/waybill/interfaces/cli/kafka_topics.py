@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import typer
 
 from waybill.base.decision import Decision
@@ -87,10 +89,11 @@ def apply_topics(
             if question and not yes:
                 typer.confirm(question, abort=True, err=True)
             decision = Decision(reason, by or current_user())
-            if allow_loss or not all(isinstance(step, RiskyConfigs) for step in plan.steps):
+            changes = allow_loss or not all(isinstance(step, RiskyConfigs) for step in plan.steps)
+            if changes:
                 document = {"allow_loss": allow_loss, **plan_document(plan)}
                 record_change(store, decision.at_ms, by=decision.by, reason=reason, plan=document)
-            with logged(config, APPLY_TOPICS, decision, {}):
+            with logged(config, APPLY_TOPICS, decision, {}) if changes else nullcontext():
                 left = apply_plan(
                     cluster,
                     lambda: read_plan_inputs(cluster, store, declared),

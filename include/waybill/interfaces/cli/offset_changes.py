@@ -199,7 +199,7 @@ def _import(
     decision = Decision(f"imported from {origin}", current_user())
     with logged(config, IMPORT_OFFSETS, decision, {"stream": stream}):
         results = import_offsets(services, config.stream(stream), proposals, decision)
-    return {proposal.tp: trouble for proposal, trouble in results if trouble}
+        return {proposal.tp: trouble for proposal, trouble in results if trouble}
 
 
 def _print_proposals(
