@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 from waybill.base.decision import Decision
@@ -82,7 +83,7 @@ def logged(config: Config, operation: Operation, decision: Decision, values: Map
     record = record_of(place, operation, decision, values)
     with ExitStack() as stack:
         store = _log(lambda: stack.enter_context(Store.of(config.storage)))
-        if store is not None and _log(lambda: record_action(store, record)) is None:
+        if store is not None and _log(partial(record_action, store, record)) is None:
             store = None  # nor will it take the outcome
         done = Done()
         try:
@@ -90,10 +91,10 @@ def logged(config: Config, operation: Operation, decision: Decision, values: Map
         except Exception as error:
             failure = ActionOutcome(False, f"{type(error).__name__}: {error}")
             if store is not None:
-                _log(lambda: record_outcome(store, record, failure))
+                _log(partial(record_outcome, store, record, failure))
             raise
         if store is not None:
-            _log(lambda: record_outcome(store, record, ActionOutcome(True, done.text)))
+            _log(partial(record_outcome, store, record, ActionOutcome(True, done.text)))
 
 
 # --- in a DAG run -----------------------------------------------------------------------------------------------------

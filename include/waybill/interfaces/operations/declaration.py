@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum, StrEnum, auto
-from typing import Self
+from typing import Any, Self
 
 from waybill.base.errors import ConfigError
 
@@ -69,9 +69,9 @@ class Parameter:
     is_seen: bool = False
     """What the person saw when they decided: a page always sends it, and nothing is done without it."""
 
-    def but(self, **changes: object) -> Self:
+    def but(self, **changes: Any) -> Self:
         """Return this parameter as another operation offers it."""
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return replace(self, **changes)
 
     @property
     def key(self) -> str:

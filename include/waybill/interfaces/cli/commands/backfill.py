@@ -83,8 +83,9 @@ def backfill_run(
             until=until,
             everything=everything,
         )
-        values |= {"offsets": offsets, "topic_partitions": topic_partition, "since": since, "until": until}
-        values["everything"] = everything
+        values.update(
+            offsets=offsets, topic_partitions=topic_partition, since=since, until=until, everything=everything
+        )
     command.run_build(
         stream,
         chosen,
