@@ -20,7 +20,7 @@ OFFSETS = Parameter(
     name="offsets",
     title="Offsets",
     help="flights/0@100-199",
-    form_help="TOPIC/PARTITION@FIRST-LAST, such as flights/0@100-199. Not with the topic-partitions and times below",
+    form_help="Not with the topic-partitions and times below: TOPIC/PARTITION@FIRST-LAST, such as flights/0@100-199",
     kind=Kind.TEXTS,
     option="--offsets",
     metavar="TOPIC/PARTITION@FIRST-LAST",
@@ -168,6 +168,7 @@ EVERYTHING = Parameter(
     name="everything",
     title="Everything",
     help="Everything that the table has",
+    form_help="The whole table is built again",
     kind=Kind.FLAG,
     option="--all",
 )
@@ -310,7 +311,13 @@ KEYS = Parameter(
     at_least=1,
     option="--key",
 )
-FROM_TIME = SINCE.but(name="from", title="From", is_required=True, option="--from", form_help=None)
+FROM_TIME = SINCE.but(
+    name="from",
+    title="From",
+    form_help="The first Kafka timestamp, with a time zone: 2026-11-22T10:00:00Z",
+    is_required=True,
+    option="--from",
+)
 TO_TIME = UNTIL.but(name="to", title="To", is_required=True, option="--to", form_help=None)
 TARGET = Parameter(
     name="target", title="Target", is_required=True, default="webhook", choices=("webhook", "kafka", "s3")
@@ -319,7 +326,7 @@ URL = Parameter(
     name="url",
     title="URL",
     help="Deliver to this URL",
-    form_help="Of the webhook: https://…",
+    form_help="Of the webhook, such as https://bookings.example.com/missed",
     option="--webhook",
     metavar="URL",
 )

@@ -24,7 +24,7 @@ class DecisionKind(StrEnum):
 
     verb: str
 
-    def __new__(cls, stored: str, verb: str) -> Self:
+    def __new__(cls, stored: str, verb: str = "") -> Self:  # the default is for `DecisionKind(stored)` in mypy
         kind = str.__new__(cls, stored)
         kind._value_ = stored
         kind.verb = verb
