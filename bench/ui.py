@@ -31,6 +31,7 @@ from pathlib import Path
 import httpx
 
 from waybill.config.models.promises import PromiseName, PromiseSeverity
+from waybill.interfaces.operations.declaration import Role
 from waybill.watch.incidents.finding import Verdict
 from waybill.watch.promises.status import (
     ChainRange,
@@ -119,15 +120,15 @@ def serve(port: int, content: bytes) -> None:
     from waybill.config.models import load_valid_streams
     from waybill.interfaces.web.actions import Actions
     from waybill.interfaces.web.app import PageCaller, Site, create_app
-    from waybill.interfaces.web.frame import Role, Viewer
-    from waybill.interfaces.web.operations import OPERATIONS
+    from waybill.interfaces.web.frame import Viewer
+    from waybill.interfaces.web.perform import PERFORM
     from waybill.interfaces.web.reading import StatusReader
     from waybill.services.store import Store
 
     def authenticate() -> PageCaller:
         return PageCaller(Viewer("ada", Role.OPERATOR), _no_trigger, lambda *_: "")
 
-    actions = Actions(load_valid_streams, lambda config: Store.of(config.storage), OPERATIONS)
+    actions = Actions(load_valid_streams, lambda config: Store.of(config.storage), PERFORM)
     app = create_app(
         StatusReader(lambda: content, "status"), authenticate, actions, Site("", b"secret", lambda back: back)
     )

@@ -16,10 +16,12 @@ from typing import Any
 from airflow.sdk import DAG, dag, task
 
 from waybill.config.models import Config, load_valid_streams
-from waybill.interfaces.airflow.backfill import SubmitBackfill, backfill_params, undo_params
+from waybill.interfaces.airflow.backfill import SubmitBackfill
 from waybill.interfaces.airflow.dag_arguments import Retries, dag_arguments
 from waybill.interfaces.airflow.deadlines import deadline_arguments
+from waybill.interfaces.airflow.forms import form_params
 from waybill.interfaces.airflow.run_params import check_params
+from waybill.interfaces.operations.catalogue import BACKFILL_FORM, UNDO_FORM
 
 RETRIES = Retries(2, timedelta(minutes=1))
 UNDO_DOC = """Take the promotion of a backfill back: restore the rows that it replaced.
@@ -69,7 +71,7 @@ def backfill_dag(config: Config) -> DAG:
         **dag_arguments("backfill", "backfill", longest=config.spark.backfill_timeout, retries=RETRIES),
         **deadline_arguments(config, config.airflow.deadlines.backfill),
         schedule=None,
-        params=backfill_params(config),
+        params=form_params(BACKFILL_FORM, config),
         doc_md=__doc__,
     )
     def build() -> None:
@@ -86,7 +88,7 @@ def undo_dag(config: Config) -> DAG:
     @dag(
         **dag_arguments("backfill_undo", "backfill", retries=RETRIES),
         schedule=None,
-        params=undo_params(config),
+        params=form_params(UNDO_FORM, config),
         doc_md=UNDO_DOC,
     )
     def build() -> None:

@@ -21,32 +21,32 @@ from airflow.sdk import DAG, Asset, AssetAny, AssetOrTimeSchedule, CronTriggerTi
 from waybill.config.models import Config, Dedup, load_valid_streams
 from waybill.config.names import Stage
 from waybill.interfaces.airflow.dag_arguments import Retries, group_arguments, stream_arguments
+from waybill.interfaces.airflow.forms import form_param
 from waybill.interfaces.airflow.groups import add_result_tasks, partition_assets
 from waybill.interfaces.airflow.run_params import check_sweep_range, streams_param
 from waybill.interfaces.airflow.spark_submit import SubmitGroup, SubmitStream, table_asset
+from waybill.interfaces.operations.declaration import Kind, Parameter
 
 RETRIES = Retries(2, timedelta(minutes=1))
 
-# JSON Schema's `format` only chooses the form's field: without an optional library it checks nothing. `pattern` does.
-INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
-
-
-def instant(title: str, description: str) -> Param:
-    """Return a parameter that is a time with its time zone, or None."""
-    return Param(
-        None, type=["null", "string"], format="date-time", pattern=INSTANT, title=title, description=description
-    )
-
-
+_SINCE = Parameter(
+    name="since",
+    title="Since",
+    help="For the first sweep: leave out, for good, the rows that were committed before this time, such as "
+    "2026-01-01T00:00:00Z",
+    if_empty="leave no row out",
+    kind=Kind.TIME,
+)
+_UNTIL = Parameter(
+    name="until",
+    title="Until",
+    help="Sweep only rows that were committed by this time, such as 2026-01-31T00:00:00Z",
+    if_empty="all rows",
+    kind=Kind.TIME,
+)
 PARAMS = {
-    "since": instant(
-        "Since",
-        "For the first sweep: leave out, for good, the rows that were committed before this time, such as "
-        "2026-01-01T00:00:00Z. None: leave no row out.",
-    ),
-    "until": instant(
-        "Until", "Sweep only rows that were committed by this time, such as 2026-01-31T00:00:00Z. None: all rows."
-    ),
+    "since": form_param(_SINCE, []),
+    "until": form_param(_UNTIL, []),
     "rebuild_index": Param(
         False,
         type="boolean",

@@ -7,11 +7,13 @@ the config first. The decision is stored with its reason and the user who trigge
 
 from typing import Any
 
-from airflow.sdk import DAG, Param, dag, task
+from airflow.sdk import DAG, dag, task
 
 from waybill.config.models import Config, load_valid_streams
 from waybill.interfaces.airflow.dag_arguments import dag_arguments
+from waybill.interfaces.airflow.forms import form_params
 from waybill.interfaces.airflow.run_params import check_params
+from waybill.interfaces.operations.catalogue import DECISION_FORM
 
 
 @task(pre_execute=check_params)
@@ -30,20 +32,7 @@ def quality_decision_dag(config: Config) -> DAG:
     @dag(
         **dag_arguments("quality_decision", "quality"),
         schedule=None,
-        params={
-            "stream": Param(type="string", enum=sorted(config.streams), title="Stream"),
-            "decision": Param(type="string", enum=["release", "reject"], title="Decision"),
-            "plan": Param(
-                None,
-                type=["null", "string"],
-                title="Plan",
-                description="The plan that you have looked at: the decision is refused if another one is held. Empty: "
-                "the one that is held.",
-            ),
-            "reason": Param(
-                type="string", minLength=1, title="Reason", description="Why; it is stored with the decision."
-            ),
-        },
+        params=form_params(DECISION_FORM, config),
         doc_md=__doc__,
     )
     def build() -> None:

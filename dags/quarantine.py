@@ -9,39 +9,15 @@ first: if a critical check fails, nothing moves.
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Param, dag, task
+from airflow.sdk import DAG, dag, task
 
 from waybill.config.models import Config, load_valid_streams
 from waybill.interfaces.airflow.dag_arguments import Retries, dag_arguments
+from waybill.interfaces.airflow.forms import form_params
 from waybill.interfaces.airflow.run_params import check_params
+from waybill.interfaces.operations.catalogue import RETRY_FORM
 
 RETRIES = Retries(2, timedelta(minutes=1))
-
-FORM = {
-    "reasons": Param(
-        [],
-        type="array",
-        items={"type": "string"},
-        title="Kinds of reason",
-        description="Only messages with one of these reasons, such as not_json; one per line. Empty: all reasons.",
-    ),
-    "topic_partitions": Param(
-        [],
-        type="array",
-        items={"type": "string"},
-        title="Topics or topic-partitions",
-        description="Only messages of these, such as flights or flights/3; one per line. Empty: all.",
-    ),
-    "first_offset": Param(None, type=["null", "integer"], minimum=0, title="From offset"),
-    "last_offset": Param(None, type=["null", "integer"], minimum=0, title="To offset", description="Included."),
-    "accept_failed_checks": Param(
-        None,
-        type=["null", "string"],
-        title="Move the messages although critical checks fail, because",
-        description="The reason; it is stored with your name. Empty: if a critical check fails, nothing is moved.",
-    ),
-    "dry_run": Param(False, type="boolean", title="Dry run", description="Only report what a retry would move."),
-}
 
 
 @task(pre_execute=check_params)
@@ -64,7 +40,7 @@ def quarantine_retry_dag(config: Config) -> DAG:
     @dag(
         **dag_arguments("quarantine_retry", "quarantine", longest=longest, retries=RETRIES),
         schedule=None,
-        params={"stream": Param(type="string", enum=sorted(config.streams), title="Stream"), **FORM},
+        params=form_params(RETRY_FORM, config),
         doc_md=__doc__,
     )
     def build() -> None:

@@ -13,8 +13,10 @@ from airflow.sdk import DAG, dag, task
 
 from waybill.config.models import Config, load_valid_streams
 from waybill.interfaces.airflow.dag_arguments import Retries, dag_arguments
-from waybill.interfaces.airflow.replay import SERVE_SECONDS, request_params
+from waybill.interfaces.airflow.forms import form_params
+from waybill.interfaces.airflow.replay import SERVE_SECONDS
 from waybill.interfaces.airflow.run_params import check_params
+from waybill.interfaces.operations.catalogue import REPLAY_FORM
 
 SERVE_TIMEOUT = timedelta(seconds=SERVE_SECONDS) + timedelta(minutes=6)
 """A worker ends between two messages; the last delivery to a target that does not answer may take minutes."""
@@ -72,7 +74,7 @@ def request_dag(config: Config) -> DAG:
     @dag(
         **dag_arguments("replay_request", "replay"),
         schedule=None,
-        params=request_params(config),
+        params=form_params(REPLAY_FORM, config),
         doc_md=__doc__,
     )
     def replay_request() -> None:

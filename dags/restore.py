@@ -14,8 +14,9 @@ from airflow.sdk import DAG, dag, task
 
 from waybill.config.models import Config, load_valid_streams
 from waybill.interfaces.airflow.dag_arguments import Retries, dag_arguments
-from waybill.interfaces.airflow.restore import rehearse_params, restore_params
+from waybill.interfaces.airflow.forms import form_params
 from waybill.interfaces.airflow.run_params import check_params
+from waybill.interfaces.operations.catalogue import REHEARSAL_FORM, RESTORE_FORM
 
 RETRIES = Retries(2, timedelta(minutes=1))
 
@@ -46,7 +47,7 @@ def restore_dag(config: Config) -> DAG:
     @dag(
         **dag_arguments("restore", "restore", longest=2 * config.restore.timeout, retries=RETRIES),
         schedule=None,
-        params=restore_params(config),
+        params=form_params(RESTORE_FORM, config),
         doc_md=__doc__,
     )
     def restore() -> None:
@@ -72,7 +73,7 @@ def rehearse_dag(config: Config) -> DAG:
         **dag_arguments("rehearse", "restore", longest=config.restore.timeout, retries=RETRIES),
         schedule=config.restore.rehearsal.schedule,
         max_active_runs=1,
-        params=rehearse_params(config),
+        params=form_params(REHEARSAL_FORM, config),
         doc_md=__doc__,
     )
     def rehearse_archive() -> None:

@@ -16,7 +16,9 @@ from partition_scenes import mostly_deep
 
 from waybill.archive.ingest import plan_lanes, run_lane
 from waybill.base.errors import BackfillRefused
-from waybill.interfaces.airflow.backfill import act_from_form, backfill_params, report_built, undo_from_form
+from waybill.interfaces.airflow.backfill import act_from_form, report_built, undo_from_form
+from waybill.interfaces.airflow.forms import form_params
+from waybill.interfaces.operations.catalogue import BACKFILL_FORM
 from waybill.tables.backfill import (
     AnyReport,
     BackfillAction,
@@ -303,7 +305,7 @@ def test_the_command_line_builds_and_promotes_a_generation(scene: TwoGenerations
 
 
 def test_the_form_requests_a_build_once(scene: TwoGenerations) -> None:
-    form: dict[str, Any] = {name: param.value for name, param in backfill_params(scene.config).items()}
+    form: dict[str, Any] = {name: param.value for name, param in form_params(BACKFILL_FORM, scene.config).items()}
     form |= {"action": "run", "stream": "events", "generation": 2, "source": "kafka", "everything": True, "reason": "x"}
     backfill = act_from_form(scene.config, form, "anna", "run-1")
     assert backfill == act_from_form(scene.config, form, "anna", "run-1"), "a retry of the task finds the request"

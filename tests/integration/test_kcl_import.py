@@ -11,9 +11,9 @@ from kinesis_scenes import KinesisStream
 from moto.server import ThreadedMotoServer
 
 from devstack.kinesis import REGION
-from waybill.archive.chain.gaps import DecisionRecord
 from waybill.archive.ingest.kinesis.kcl_import import ShardImport, import_leases, propose_lease_imports
 from waybill.archive.ingest.kinesis.shard_starts import find_stream_origin
+from waybill.base.decision import Decision
 from waybill.base.errors import ConfigError, GapRefused
 from waybill.config.connections import find_connection
 from waybill.config.names import TopicPartition
@@ -81,7 +81,7 @@ def put_leases(url: str, table: str, leases: dict[str, tuple[str, int]]) -> None
 def imported(archive: Archive, topic: str, leases: list[Lease]) -> list[ShardImport]:
     with archive.services() as services:
         proposals = propose_lease_imports(services, topic, leases)
-        import_leases(services, archive.config.stream(STREAM), topic, proposals, DecisionRecord("imported", "tester"))
+        import_leases(services, archive.config.stream(STREAM), topic, proposals, Decision("imported", "tester"))
     return proposals
 
 

@@ -12,7 +12,7 @@ import pytest
 from ingest_scenes import STREAM
 from kinesis_scenes import KinesisStream, Put, archive_of
 
-from waybill.archive.chain.gaps import DecisionRecord, GapKind
+from waybill.archive.chain.gaps import GapKind
 from waybill.archive.ingest import run_lane
 from waybill.archive.ingest.gap_acceptance import accept_gap
 from waybill.archive.ingest.kinesis.shard_starts import find_stream_origin, read_slot_map
@@ -21,6 +21,7 @@ from waybill.archive.ingest.lane import drain_lane
 from waybill.archive.ingest.lane_report import Outcome, TopicPartitionReport
 from waybill.archive.ingest.target import ArchiveTarget
 from waybill.archive.ingest.time_slice import Clock
+from waybill.base.decision import Decision
 from waybill.config.names import TopicPartition
 from waybill.records.batches import framing
 from waybill.records.shards.checkpoint import Checkpoint, PositionKind
@@ -241,7 +242,7 @@ def test_records_that_retention_may_have_removed_are_a_stop_until_a_person_accep
                 services,
                 slots.config.stream(STREAM),
                 tp,
-                DecisionRecord("we were away", "tester"),
+                Decision("we were away", "tester"),
                 clock=days_later(1.1),
             )
         assert [(gap.first_offset, gap.next_offset, gap.kind) for gap in accepted.gaps] == [

@@ -13,12 +13,14 @@ from archived_stream import ArchivedStream
 from typer.testing import CliRunner
 
 from devstack import Stack
+from waybill.base.decision import Decision, Surface
 from waybill.config.names import TopicPartition, status_key
 from waybill.interfaces.cli.app import app
+from waybill.interfaces.operations.catalogue import PAUSE
+from waybill.interfaces.operations.declaration import OperationName, Role
 from waybill.interfaces.web.actions import Order
-from waybill.interfaces.web.forms import ActionName
-from waybill.interfaces.web.frame import Links, Role, Viewer
-from waybill.interfaces.web.operations import OPERATIONS
+from waybill.interfaces.web.frame import Links, Viewer
+from waybill.interfaces.web.perform import PERFORM
 from waybill.interfaces.web.stream_page import stream_page
 from waybill.interfaces.web.streams_page import streams_page
 from waybill.interfaces.web.trace import PageTracer
@@ -69,7 +71,15 @@ class Shown(ArchivedStream):
         def trigger(dag: str, form: object, run: str) -> None:
             raise AssertionError(f"{dag} {form} {run}")
 
-        return Order(self.config, fields, "ada", "a reason", "r1", trigger, lambda dag, run: f"/{dag}/{run}")
+        return Order(
+            PAUSE,
+            self.config,
+            fields,
+            Decision("a reason", "ada", Surface.PAGE),
+            "r1",
+            trigger,
+            lambda dag, run: f"/{dag}/{run}",
+        )
 
 
 @pytest.fixture
@@ -153,11 +163,11 @@ def test_actions_are_listed_with_their_outcome_the_newest_first(shown: Shown) ->
 def test_a_pause_by_a_click_is_the_pause_of_the_command(shown: Shown) -> None:
     shown.produce_events(1)
     [name] = shown.config.streams
-    outcome = OPERATIONS[ActionName.PAUSE](shown.order(stream=name))
+    outcome = PERFORM[OperationName.PAUSE](shown.order(stream=name))
     assert outcome.is_done
     [stream] = shown.watch().streams
     assert {(pause.by, pause.reason) for pause in stream.pauses} == {("ada", "a reason")}
-    assert OPERATIONS[ActionName.RESUME](shown.order(stream=name)).is_done
+    assert PERFORM[OperationName.RESUME](shown.order(stream=name)).is_done
     [stream] = shown.watch().streams
     assert stream.pauses == ()
 

@@ -16,8 +16,9 @@ from sample_status import sample_status
 
 from waybill.config.models import load_valid_streams
 from waybill.config.names import status_key
+from waybill.interfaces.operations.catalogue import PAGE_OPERATIONS
+from waybill.interfaces.operations.declaration import OperationName
 from waybill.interfaces.web.csrf import csrf_token, new_page_key
-from waybill.interfaces.web.forms import ACTION_ROLES, ActionName
 from waybill.services.store import Store
 
 pytestmark = [pytest.mark.integration, pytest.mark.deep]
@@ -101,8 +102,8 @@ def test_a_good_token_does_not_replace_the_role(airflow_pages: Server) -> None:
     for user, needed in (("vic", "operator"), ("ulf", "admin")):
         with airflow_pages.browser(user) as browser:
             token = token_of(browser, user, airflow_pages)
-            for action in ActionName:
-                if ACTION_ROLES[action].name.lower() == needed:
+            for action in PAGE_OPERATIONS:
+                if PAGE_OPERATIONS[action].role.name.lower() == needed:
                     data = {**form, "csrf": token}
                     answer = browser.post(f"/waybill/ui/actions/{action}", data=data, headers=headers)
                     refused[user, action] = answer.status_code
@@ -111,7 +112,7 @@ def test_a_good_token_does_not_replace_the_role(airflow_pages: Server) -> None:
                 403 if user == "vic" else 503
             )
     assert set(refused.values()) == {403}
-    assert {action for user, action in refused if user == "ulf"} == {ActionName.UNDO, ActionName.ACCEPT_GAP}
+    assert {action for user, action in refused if user == "ulf"} == {OperationName.UNDO, OperationName.ACCEPT_GAP}
     with airflow_pages.browser("ulf") as browser:  # the token is good: what his role allows is done
         token = token_of(browser, "ulf", airflow_pages)
         answer = browser.post("/waybill/ui/actions/promote", data={**form, "csrf": token}, headers=headers)

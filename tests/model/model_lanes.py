@@ -23,6 +23,7 @@ from waybill.archive import ingest
 from waybill.archive.chain import gaps
 from waybill.archive.ingest import Clock, Outcome, TopicPartitionReport, gap_acceptance
 from waybill.base import failpoints
+from waybill.base.decision import Decision
 from waybill.base.errors import WaybillError
 from waybill.config.connections import Connection
 from waybill.config.models import Config
@@ -391,7 +392,7 @@ class Lane(greenlet):
         config = _config(self.setup.max_bytes, self.world.scenario.start)
         with ingest.connect(config, STREAM, _find) as services:
             try:
-                decision = gaps.DecisionRecord("model", "model")
+                decision = Decision("model", "model")
                 found = gap_acceptance.accept_gap(services, config.stream(STREAM), _TP, decision, clock=_CLOCK)
                 result = f"accepted {', '.join(map(str, found.gaps))}"
             except WaybillError as error:

@@ -16,7 +16,7 @@ from sample_status import sample_status
 import waybill.watch.notify.channels as channels
 from waybill.config.connections import Connection
 from waybill.config.connections.masking import mask_urls_in_log, masked_url, without_urls
-from waybill.interfaces.web.frame import Role
+from waybill.interfaces.operations.declaration import Role
 from waybill.replay.requests.targets import WebhookTarget
 
 SECRET = "T0KEN8f3a"

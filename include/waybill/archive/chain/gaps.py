@@ -33,14 +33,6 @@ GAP_METADATA_KEY = "gap"
 """The key of a gap marker's user metadata. Its value is the `GapKind`; other backup objects do not have this key."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionRecord:
-    """Who made a decision by hand, and why."""
-
-    reason: str
-    by: str
-
-
 class GapKind(StrEnum):
     """The named stop whose gap was accepted."""
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from waybill.archive.chain import chain, gaps, object_reader
-from waybill.archive.chain.gaps import DecisionRecord, Gap, GapKind
+from waybill.archive.chain.gaps import Gap, GapKind
 from waybill.archive.ingest.position import Position
 from waybill.archive.ingest.protocol import check_log, read_committed_offset
 from waybill.archive.ingest.target import ArchiveTarget, IngestServices
 from waybill.archive.ingest.time_slice import Clock
+from waybill.base.decision import Decision
 from waybill.base.errors import ChainBroken, GapRefused, IngestStopped, LogTruncated, RetentionGap, TopicRecreated
 from waybill.config.models import Stream
 from waybill.config.models.quantities import whole_number
@@ -76,7 +77,7 @@ def accept_gap(
     services: IngestServices,
     stream: Stream,
     tp: TopicPartition,
-    decision: DecisionRecord,
+    decision: Decision,
     *,
     seen: SeenGap | None = None,
     clock: Clock | None = None,
@@ -127,7 +128,7 @@ def _find_position(target: ArchiveTarget) -> Position:
         return position
 
 
-def _gap_of_stop(target: ArchiveTarget, stop: RetentionGap | LogTruncated, decision: DecisionRecord) -> Gap:
+def _gap_of_stop(target: ArchiveTarget, stop: RetentionGap | LogTruncated, decision: Decision) -> Gap:
     if isinstance(stop, RetentionGap):
         kind, first_offset, next_offset = GapKind.RETENTION, stop.committed_offset, stop.earliest_offset
     else:
@@ -140,7 +141,7 @@ def _new_gap(
     first_offset: int,
     next_offset: int,
     kind: GapKind,
-    decision: DecisionRecord,
+    decision: Decision,
     stop: IngestStopped,
 ) -> Gap:
     return Gap(
@@ -178,7 +179,7 @@ def accept_lost_offsets(
     tp: TopicPartition,
     first_offset: int,
     next_offset: int,
-    decision: DecisionRecord,
+    decision: Decision,
     *,
     clock: Clock | None = None,
 ) -> AcceptedGaps:

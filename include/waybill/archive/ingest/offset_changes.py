@@ -14,9 +14,9 @@ from enum import StrEnum
 
 from waybill.archive.chain import chain
 from waybill.archive.chain.chain import ChainStart, committed_from_chain, find_chain_start, record_chain_start
-from waybill.archive.chain.gaps import DecisionRecord
 from waybill.archive.ingest.target import IngestServices
 from waybill.archive.ingest.time_slice import Clock
+from waybill.base.decision import Decision
 from waybill.base.errors import (
     ChainBroken,
     ConfigError,
@@ -86,7 +86,7 @@ def rebuild_committed_offset(
 
 
 def set_committed_offset(
-    services: IngestServices, stream: Stream, tp: TopicPartition, offset: int, decision: DecisionRecord
+    services: IngestServices, stream: Stream, tp: TopicPartition, offset: int, decision: Decision
 ) -> CommittedOffset:
     """Set the committed offset to the chain's end, or to any offset of the log if there is no chain yet.
 
@@ -120,7 +120,7 @@ def _torn_chain(tp: TopicPartition, offset: int, end: int, generation: int) -> s
 
 
 def _start_chain(
-    services: IngestServices, stream: Stream, tp: TopicPartition, offset: int, decision: DecisionRecord
+    services: IngestServices, stream: Stream, tp: TopicPartition, offset: int, decision: Decision
 ) -> CommittedOffset:
     """Record that a chain without objects starts at `offset`, and return its committed offset.
 
@@ -217,7 +217,7 @@ def _check(
 
 
 def import_offsets(
-    services: IngestServices, stream: Stream, proposals: Iterable[ImportProposal], decision: DecisionRecord
+    services: IngestServices, stream: Stream, proposals: Iterable[ImportProposal], decision: Decision
 ) -> Iterator[tuple[ImportProposal, str]]:
     """Start the chains of the proposals that can be imported. Yield each with its error message, or ''."""
     for proposal in proposals:

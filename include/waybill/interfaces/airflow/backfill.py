@@ -1,4 +1,4 @@
-"""The code of the DAGs `backfill` and `backfill_undo`: forms, Python tasks, and the operator that builds on Spark.
+"""The code of the DAGs `backfill` and `backfill_undo`: Python tasks, and the operator that builds on Spark.
 
 Undoing is a DAG of its own, since Airflow grants rights by DAG: who may trigger `backfill` need not be one who may
 take published rows back.
@@ -10,103 +10,21 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from waybill.base.decision import Decision
 from waybill.config.models import Config
+from waybill.interfaces.airflow.decisions import log_decision
 from waybill.interfaces.airflow.spark_submit import WaybillSparkSubmit
+from waybill.interfaces.operations.catalogue import BUILD, OPERATIONS, UNDO
+from waybill.interfaces.operations.declaration import OperationName
 from waybill.tables.spark.job import local_slots
 
 logger = logging.getLogger(__name__)
 
-_ACTIONS = ("plan", "run", "promote", "cancel")
-_ID = "^[0-9]{8}_[0-9a-f]{4}$"
 _SLOTS_OF_A_CLUSTER = 4
 """Only the Spark job knows how many tasks a cluster runs side by side. Little input is cut into so many, of at least
 32 MiB."""
-_INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
-
-
-def backfill_params(config: Config) -> dict[str, Param]:
-    """Return the fields of the form. Airflow refuses other values when a run is triggered."""
-    return {
-        "action": Param(
-            "plan",
-            type="string",
-            enum=list(_ACTIONS),
-            title="BackfillAction",
-            description="plan: a dry run. run: build a range on a branch, audit and compare it. promote: replace the "
-            "table's rows by it. cancel: give it up. The DAG backfill_undo restores the rows from before.",
-        ),
-        "stream": Param(type="string", enum=sorted(config.streams), title="Stream"),
-        "backfill": Param(
-            None,
-            type=["null", "string"],
-            pattern=_ID,
-            title="Backfill",
-            description="To promote or cancel, and to continue a run: the id, such as 20261122_7f3a.",
-        ),
-        "generation": Param(
-            None,
-            type=["null", "integer"],
-            minimum=0,
-            title="Generation",
-            description="Empty: that of the stream. One that is not live is built on its branch, up to the end of the "
-            "range; a promotion then shows it instead of the live one.",
-        ),
-        "source": Param(
-            "archive",
-            type="string",
-            enum=["archive", "kafka"],
-            title="Source",
-            description="kafka: archive the messages again, into a generation that is not live.",
-        ),
-        "offsets": _list(
-            "Offsets", "TOPIC/PARTITION@FIRST-LAST, such as flights/0@100-199; one per line. Not with the fields below."
-        ),
-        "topic_partitions": _list("Topic-partitions", "Such as flights/0; one per line. Empty: all of the stream."),
-        "since": _instant("Since", "Messages with a Kafka timestamp from this time on."),
-        "until": _instant("Until", "Messages with a Kafka timestamp before this time."),
-        "everything": Param(False, type="boolean", title="Everything", description="The whole table is built again."),
-        "parallel": Param(
-            None, type=["null", "integer"], minimum=1, title="Parallel tasks", description="Empty: all slots of Spark."
-        ),
-        "rate": Param(
-            None,
-            type=["null", "string"],
-            title="Rate limit",
-            description="At most so much of the archive a second, such as 10MiB. Empty: no limit.",
-        ),
-        "accept_failed_checks": Param(
-            False,
-            type="boolean",
-            title="Accept failed checks",
-            description="Promote even though a critical check has failed. The reason is stored with your name.",
-        ),
-        "reason": Param(
-            None, type=["null", "string"], title="Reason", description="Why; needed for all but plan, and stored."
-        ),
-    }
-
-
-def undo_params(config: Config) -> dict[str, Param]:
-    """Return the fields of the form of `backfill_undo`."""
-    return {
-        "stream": Param(type="string", enum=sorted(config.streams), title="Stream"),
-        "backfill": Param(type="string", pattern=_ID, title="Backfill", description="Its id, such as 20261122_7f3a."),
-        "reason": Param(type="string", minLength=1, title="Reason", description="Why; it is stored with your name."),
-    }
-
-
-def _list(title: str, description: str) -> Param:
-    return Param([], type="array", items={"type": "string"}, title=title, description=description)
-
-
-def _instant(title: str, description: str) -> Param:
-    # JSON Schema's `format` only chooses the form's field: without an optional library it checks nothing.
-    return Param(
-        None, type=["null", "string"], format="date-time", pattern=_INSTANT, title=title, description=description
-    )
 
 
 def act_from_form(config: Config, form: Mapping[str, Any], by: str | None, run_id: str) -> str | None:
@@ -117,7 +35,7 @@ def act_from_form(config: Config, form: Mapping[str, Any], by: str | None, run_i
     from waybill.base.errors import BackfillRefused, ConfigError
 
     try:
-        return _act(config, form, by or "airflow", run_id)
+        return _act(config, form, Decision.of_run(by, form["reason"]), run_id)
     except (BackfillRefused, ConfigError) as error:
         raise AirflowFailException(str(error)) from error
 
@@ -130,18 +48,19 @@ def undo_from_form(config: Config, form: Mapping[str, Any], by: str | None) -> s
     from waybill.base.errors import BackfillRefused, ConfigError
     from waybill.tables.backfill import BackfillAction, change_backfill
 
-    stream, backfill, reason = form["stream"], str(form["backfill"]), form["reason"].strip()
+    stream, backfill, decision = form["stream"], str(form["backfill"]), Decision.of_run(by, form["reason"])
     try:
-        if not reason:
+        if not decision.reason:
             raise BackfillRefused("give the reason: it is stored")
-        changed = change_backfill(config, stream, backfill, BackfillAction.UNDO, by=by or "airflow", reason=reason)
+        log_decision(config, UNDO, decision, form)
+        changed = change_backfill(config, stream, backfill, BackfillAction.UNDO, by=decision.by, reason=decision.reason)
     except (BackfillRefused, ConfigError) as error:
         raise AirflowFailException(str(error)) from error
     logger.info("%s", changed.event)
     return backfill
 
 
-def _act(config: Config, form: Mapping[str, Any], by: str, run_id: str) -> str | None:
+def _act(config: Config, form: Mapping[str, Any], decision: Decision, run_id: str) -> str | None:
     from waybill.base.errors import BackfillRefused
     from waybill.tables.backfill import (
         BackfillAction,
@@ -152,19 +71,20 @@ def _act(config: Config, form: Mapping[str, Any], by: str, run_id: str) -> str |
         request_backfill,
     )
 
-    stream, backfill, action, reason = form["stream"], form["backfill"], form["action"], (form["reason"] or "").strip()
-    if action != "plan" and not reason and not (action == "run" and backfill):
+    stream, backfill, action = form["stream"], form["backfill"], form["action"]
+    if action != "plan" and not decision.reason and not (action == "run" and backfill):
         raise BackfillRefused("give the reason: it is stored")
     if action in ("promote", "cancel"):
         if not backfill:
             raise BackfillRefused(f"give the id of the backfill to {action}: `waybill backfill status` lists them")
+        log_decision(config, OPERATIONS[OperationName(action)], decision, form)
         changed = change_backfill(
             config,
             stream,
             backfill,
             BackfillAction(action),
-            by=by,
-            reason=reason,
+            by=decision.by,
+            reason=decision.reason,
             accept_failed_checks=form["accept_failed_checks"],
         )
         logger.info("%s", changed.event)
@@ -172,18 +92,26 @@ def _act(config: Config, form: Mapping[str, Any], by: str, run_id: str) -> str |
     if action == "run" and backfill:
         return str(backfill)
     choice = RangeChoice.parse(
-        offsets=form["offsets"],
-        topic_partitions=form["topic_partitions"],
+        offsets=form["offsets"] or (),
+        topic_partitions=form["topic_partitions"] or (),
         since=form["since"],
         until=form["until"],
         everything=form["everything"],
     )
     trigger = Trigger(
-        stream, choice, by, reason, form["generation"], form["source"], form["parallel"] or _slots(config), token=run_id
+        stream,
+        choice,
+        decision.by,
+        decision.reason,
+        form["generation"],
+        form["source"],
+        form["parallel"] or _slots(config),
+        token=run_id,
     )
     if action == "plan":
         request, figures = plan_backfill(config, trigger)
     else:
+        log_decision(config, BUILD, decision, {**form, "backfill": None})
         request, figures = request_backfill(config, trigger)
         logger.info("requested backfill %s", request.id)
     for line in figures.lines():

@@ -1,4 +1,4 @@
-"""The code of the DAGs `replay`, `replay_request` and `replay_index`: the form, and their tasks."""
+"""The code of the DAGs `replay`, `replay_request` and `replay_index`: their tasks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
 
+from waybill.base.decision import Decision
 from waybill.base.errors import ReplayRefused
 from waybill.config.models import Config
 
@@ -22,40 +22,6 @@ logger = logging.getLogger(__name__)
 
 SERVE_SECONDS = 240
 """How long a task serves requests. Short tasks let Airflow's other work in, and follow each other each minute."""
-
-_INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
-
-
-def request_params(config: Config) -> dict[str, Param]:
-    """Return the fields of the form of a request. Airflow refuses other values when a run is triggered."""
-    return {
-        "stream": Param(type="string", enum=sorted(config.streams), title="Stream"),
-        "keys": Param(
-            [],
-            type="array",
-            items={"type": "string"},
-            minItems=1,
-            title="Keys",
-            description="Message keys, one per line.",
-        ),
-        "from": Param(
-            type="string",
-            pattern=_INSTANT,
-            title="From",
-            description="The first Kafka timestamp, with a time zone: 2026-11-22T10:00:00Z.",
-        ),
-        "to": Param(type="string", pattern=_INSTANT, title="To", description="Not included."),
-        "target": Param("webhook", type="string", enum=["webhook", "kafka", "s3"], title="Target"),
-        "url": Param(None, type=["null", "string"], title="URL", description="Of the webhook: https://…"),
-        "connection": Param(
-            None, type=["null", "string"], title="Connection", description="Of Kafka: one of replay.kafka.connections."
-        ),
-        "topic": Param(None, type=["null", "string"], title="Topic", description="Of Kafka."),
-        "compression": Param(
-            "gzip", type="string", enum=["gzip", "zstd", "none"], title="Compression", description="Of objects in S3."
-        ),
-        "priority": Param(0, type="integer", minimum=0, maximum=9, title="Priority", description="9 is served first."),
-    }
 
 
 def create_from_form(config: Config, params: Mapping[str, Any], by: str | None, run_id: str) -> str:
@@ -81,7 +47,9 @@ def create_from_form(config: Config, params: Mapping[str, Any], by: str | None, 
         requested = parse_request(config, document, now_ms)
         with Database.of(config) as database:
             queue = Queue(database, replay_of(config).quotas)
-            stored, _ = queue.create(requested, by or "airflow", now_ms, idempotency_key=f"airflow:{run_id}"[:200])
+            stored, _ = queue.create(
+                requested, Decision.of_run(by, None).by, now_ms, idempotency_key=f"airflow:{run_id}"[:200]
+            )
     except ReplayRefused as error:
         raise AirflowFailException(str(error)) from error
     logger.info("created %s; its progress: waybill replay show %s", stored.request.id, stored.request.id)

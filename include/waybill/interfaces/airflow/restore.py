@@ -1,4 +1,4 @@
-"""The code of the DAGs `restore` and `rehearse`: the form, and their tasks."""
+"""The code of the DAGs `restore` and `rehearse`: their tasks."""
 
 from __future__ import annotations
 
@@ -10,91 +10,15 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from waybill.base.decision import Decision
 from waybill.base.errors import RestoreRefused, RestoreStopped, WaybillError
 from waybill.config.models import Config
+from waybill.interfaces.airflow.decisions import log_decision
+from waybill.interfaces.operations.catalogue import RESTORE
 
 logger = logging.getLogger(__name__)
-
-_ACTIONS = ("plan", "run", "verify")
-_INSTANT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})$"
-_RESTORE_ID = "^[0-9]{8}_[0-9a-f]{4}$"
-
-
-def restore_params(config: Config) -> dict[str, Param]:
-    """Return the fields of the form. Airflow refuses other values when a run is triggered."""
-    return {
-        "action": Param(
-            "plan",
-            type="string",
-            enum=list(_ACTIONS),
-            title="Action",
-            description="plan: a dry run with the preflight. run: restore, then compare. verify: compare again.",
-        ),
-        "stream": Param(type="string", enum=sorted(config.streams), title="Stream"),
-        "to": Param(
-            "kafka_default", type="string", minLength=1, title="To", description="Airflow connection of the target."
-        ),
-        "to_topic": Param(
-            "{topic}",
-            type="string",
-            pattern="^[a-zA-Z0-9._{}-]{1,249}$",
-            title="Target topic",
-            description="{topic} stands for the archived topic.",
-        ),
-        "offsets": _list(
-            "Offsets", "TOPIC/PARTITION@FIRST-LAST, such as flights/0@100-199; one per line. Not with the fields below."
-        ),
-        "topic_partitions": _list("Topic-partitions", "Such as flights/0; one per line. Empty: all of the stream."),
-        "until": Param(
-            None,
-            type=["null", "string"],
-            pattern=_INSTANT,
-            title="Until",
-            description="Up to the first message with this Kafka timestamp or a later one: 2026-11-22T10:00:00Z.",
-        ),
-        "create": Param(False, type="boolean", title="Create", description="Create a missing target topic."),
-        "suspend_cleanup": Param(
-            False,
-            type="boolean",
-            title="Suspend cleanup",
-            description="The target deletes and compacts nothing while the restore runs; then its own configs come "
-            "back.",
-        ),
-        "registry": Param(
-            None,
-            type=["null", "string"],
-            title="Schema registry",
-            description="Airflow connection of the target's registry, which must know all schema ids. Empty: no check.",
-        ),
-        "restore": Param(
-            None,
-            type=["null", "string"],
-            pattern=_RESTORE_ID,
-            title="Restore",
-            description="To continue or verify: the id, such as 20261122_7f3a. The fields above do not count then.",
-        ),
-        "reason": Param(None, type=["null", "string"], title="Reason", description="Stored with the plan."),
-    }
-
-
-def rehearse_params(config: Config) -> dict[str, Param]:
-    """Return the field of the form of a rehearsal."""
-    return {
-        "stream": Param(
-            None,
-            type=["null", "string"],
-            enum=[None, *sorted(config.streams)],
-            title="Stream",
-            description="Empty: a random one.",
-        )
-    }
-
-
-def _list(title: str, description: str) -> Param:
-    return Param([], type=["null", "array"], items={"type": "string"}, title=title, description=description)
 
 
 def restore_from_form(config: Config, params: Mapping[str, Any], by: str | None, run_id: str, at: datetime) -> str:
@@ -134,8 +58,10 @@ def restore_from_form(config: Config, params: Mapping[str, Any], by: str | None,
         if not params["reason"]:
             raise RestoreRefused("give the reason; it is stored with the plan")
         digest = hashlib.sha256(run_id.encode()).hexdigest()[:4]
+        decision = Decision.of_run(by, params["reason"])
+        log_decision(config, RESTORE, decision, params)
         plan = begin_restore(
-            config, request, by=by or "airflow", reason=params["reason"], restore_id=f"{at:%Y%m%d}_{digest}"
+            config, request, by=decision.by, reason=params["reason"], restore_id=f"{at:%Y%m%d}_{digest}"
         )
         for warning in plan.warnings:
             logger.warning("warning: %s", warning)

@@ -281,18 +281,26 @@ def retry_from_form(config: Config, form: Mapping[str, Any], user: str | None) -
 
     `user`: who triggered the DAG run. Raises what `retry_quarantine` raises.
     """
+    from waybill.base.decision import Decision
+    from waybill.interfaces.airflow.decisions import log_decision
+    from waybill.interfaces.operations.catalogue import RETRY
     from waybill.tables.audit import DecisionKind, HoldDecision
     from waybill.tables.quarantine.retry import retry_quarantine
     from waybill.tables.quarantine.row_filter import RowFilter
 
     row_filter = RowFilter.parse(
-        reasons=form["reasons"],
-        targets=form["topic_partitions"],
+        reasons=form["reasons"] or (),
+        targets=form["topic_partitions"] or (),
         first_offset=form["first_offset"],
         last_offset=form["last_offset"],
     )
-    reason = (form.get("accept_failed_checks") or "").strip()
-    accepted = HoldDecision(DecisionKind.RELEASED, user or "Airflow", reason, datetime.now(UTC)) if reason else None
+    given = form.get("accept_failed_checks")
+    # The form of `backfill` takes a boolean under this name, so this one accepts it, too.
+    decision = Decision.of_run(user, "accepted in Airflow without a reason" if given is True else given or "")
+    released = HoldDecision(DecisionKind.RELEASED, decision.by, decision.reason, datetime.now(UTC))
+    accepted = released if decision.reason else None
+    if not form["dry_run"]:
+        log_decision(config, RETRY, decision, form)
     report = retry_quarantine(config, form["stream"], row_filter, dry_run=form["dry_run"], accepted=accepted)
     for line in report.lines():
         logger.info("%s", line)
@@ -307,11 +315,16 @@ def decide_from_form(config: Config, form: Mapping[str, Any], user: str | None) 
 
     `user`: who triggered the DAG run. Raises what `decide_hold` raises.
     """
+    from waybill.base.decision import Decision
+    from waybill.interfaces.airflow.decisions import log_decision
+    from waybill.interfaces.operations.catalogue import OPERATIONS
+    from waybill.interfaces.operations.declaration import OperationName
     from waybill.tables.audit import DecisionKind
     from waybill.tables.partition.holds import decide_hold
 
-    kind = {"release": DecisionKind.RELEASED, "reject": DecisionKind.REJECTED}[form["decision"]]
-    by, reason = user or "Airflow", form["reason"].strip()
-    hold = decide_hold(config, form["stream"], kind, by=by, reason=reason, plan=form["plan"])
+    decision = Decision.of_run(user, form["reason"])
+    log_decision(config, OPERATIONS[OperationName(form["decision"])], decision, form)
+    kind = DecisionKind.of(form["decision"])
+    hold = decide_hold(config, form["stream"], kind, by=decision.by, reason=decision.reason, plan=form["plan"])
     logger.info("%s: %s", form["stream"], hold.decision)
     return hold.document()

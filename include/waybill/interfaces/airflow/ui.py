@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 URL_PREFIX = "/waybill/ui"
 _READ_DAG = "watch"
-_ACT_DAGS = ("quarantine_retry", "quality_decision", "backfill")
-_UNDO_DAG = "backfill_undo"
 _TIMEOUT_SECONDS = 30.0
 
 
@@ -51,7 +49,7 @@ def _create(airflow: Any) -> Any:
     from waybill.interfaces.airflow.page_connections import PageConnections, page_connection_ids
     from waybill.interfaces.web.actions import Actions
     from waybill.interfaces.web.app import Site, create_app
-    from waybill.interfaces.web.operations import OPERATIONS
+    from waybill.interfaces.web.perform import PERFORM
     from waybill.interfaces.web.reading import StatusReader
     from waybill.interfaces.web.trace import PageTracer
     from waybill.services.store import Store
@@ -68,7 +66,7 @@ def _create(airflow: Any) -> Any:
         login_url=lambda back: get_auth_manager().get_url_login(next_url=back),
         base_url=base_url if urlsplit(base_url).netloc else "",
     )
-    actions = Actions(load_valid_streams, lambda now: Store.of(now.storage), OPERATIONS)
+    actions = Actions(load_valid_streams, lambda now: Store.of(now.storage), PERFORM)
     reader = StatusReader(document.read, key)
     return create_app(reader, _authenticate(airflow), actions, site, tracer=PageTracer(load_valid_streams))
 
@@ -141,7 +139,8 @@ def _role(user: Any) -> Any:
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 
-    from waybill.interfaces.web.frame import Role
+    from waybill.interfaces.operations.catalogue import dags_of
+    from waybill.interfaces.operations.declaration import Role
 
     manager = get_auth_manager()
     if not manager.is_authorized_dag(method="GET", details=DagDetails(id=_READ_DAG), user=user):
@@ -153,9 +152,10 @@ def _role(user: Any) -> Any:
             manager.is_authorized_dag(method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user)
         )
 
-    if not all(may_trigger(dag) for dag in _ACT_DAGS):
+    if not all(may_trigger(dag) for dag in dags_of(Role.OPERATOR)):
         return Role.VIEWER
-    may_admin = may_trigger(_UNDO_DAG) and manager.is_authorized_connection(method="PUT", user=user)
+    may_undo = all(may_trigger(dag) for dag in dags_of(Role.ADMIN))
+    may_admin = may_undo and manager.is_authorized_connection(method="PUT", user=user)
     return Role.ADMIN if may_admin else Role.OPERATOR
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import typer
 
 from waybill.base.errors import BackfillRefused
@@ -9,6 +11,9 @@ from waybill.config.models import Config
 from waybill.config.models.quantities import parse_size
 from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import current_user, load_streams, make_decision, open_store, stream_names
+from waybill.interfaces.operations.audit_log import logged
+from waybill.interfaces.operations.catalogue import BUILD, OPERATIONS
+from waybill.interfaces.operations.declaration import OperationName
 from waybill.tables.backfill import (
     AnyReport,
     AnyRequest,
@@ -46,15 +51,21 @@ def run_build(
     reason: str | None,
     by: str | None,
     rate: str | None,
+    values: Mapping[str, object],
     as_json: bool,
 ) -> None:
-    """Request and build a backfill, or continue one; see `waybill backfill run --help`."""
+    """Request and build a backfill, or continue one; see `waybill backfill run --help`.
+
+    `values`: what was given, for the log of decisions.
+    """
     config = load_streams()
     try:
         bytes_per_second = None if rate is None else parse_size(rate)
     except ValueError as error:
         raise typer.BadParameter(f"{rate!r}: {error}", param_hint="--rate") from None
-    identifier = backfill or _request(config, stream, choice, generation, source, reason, by, as_json=as_json).id
+    identifier = (
+        backfill or _request(config, stream, choice, generation, source, reason, by, values, as_json=as_json).id
+    )
     report = run_backfill(config, stream, identifier, bytes_per_second=bytes_per_second)
     _print_report(report, as_json=as_json)
     if not as_json:
@@ -69,14 +80,18 @@ def _request(
     source: str,
     reason: str | None,
     by: str | None,
+    values: Mapping[str, object],
     *,
     as_json: bool,
 ) -> AnyRequest:
     if choice is None or reason is None:
         raise BackfillRefused("give --reason, and what to build again; or --id to continue a backfill")
     decision = make_decision(reason, by)
+    config.stream(stream)
     trigger = Trigger(stream, choice, decision.by, decision.reason, generation, source)
-    request, figures = request_backfill(config, trigger)
+    with logged(config, BUILD, decision, {"stream": stream, **values}) as done:
+        request, figures = request_backfill(config, trigger)
+        done.text = f"requested backfill {request.id}"
     if not as_json:
         typer.echo(
             f"requested backfill {request.id}; if this is interrupted: waybill backfill run {stream} --id {request.id}"
@@ -158,15 +173,19 @@ def run_change(
     """Promote, undo or cancel a backfill; see `waybill backfill promote --help`."""
     decision = make_decision(reason, by)
     config = load_streams()
-    changed = change_backfill(
-        config,
-        stream,
-        backfill,
-        action,
-        by=decision.by,
-        reason=decision.reason,
-        accept_failed_checks=accept_failed_checks,
-    )
+    config.stream(stream)
+    values = {"stream": stream, "backfill": backfill, "accept_failed_checks": accept_failed_checks}
+    with logged(config, OPERATIONS[OperationName(action)], decision, values) as done:
+        changed = change_backfill(
+            config,
+            stream,
+            backfill,
+            action,
+            by=decision.by,
+            reason=decision.reason,
+            accept_failed_checks=accept_failed_checks,
+        )
+        done.text = str(changed.event)
     with open_store(config) as store:
         report = report_backfill(store, find_backfill(store, config, stream, backfill))
     if as_json:

@@ -26,6 +26,8 @@ from waybill.interfaces.cli.targets import (
     stream_names,
     stream_of_topic,
 )
+from waybill.interfaces.operations.audit_log import logged
+from waybill.interfaces.operations.catalogue import ACCEPT_GAP
 from waybill.services.coordination import Stop
 from waybill.services.store import Store
 
@@ -232,11 +234,20 @@ def run_accept(
     config = load_streams()
     name = stream_of_topic(config, topic, stream)
     tp = TopicPartition(topic, partition)
-    with connect(config, name) as services:
+    values = {
+        "stream": name,
+        "topic": topic,
+        "partition": partition,
+        "first_offset": from_offset,
+        "last_offset": to_offset,
+        "within": within,
+    }
+    with logged(config, ACCEPT_GAP, decision, values) as done, connect(config, name) as services:
         if from_offset is None or to_offset is None:
             accepted = accept_gap(services, config.stream(name), tp, decision, seen=seen)
         else:
             accepted = accept_lost_offsets(services, config.stream(name), tp, from_offset, to_offset + 1, decision)
+        done.text = f"accepted: {'; '.join(map(str, accepted.gaps))}; {_where_ingest_resumes(accepted)}"
     if as_json:
         print_json(
             {

@@ -6,6 +6,8 @@ import typer
 
 from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_catalog
+from waybill.interfaces.operations.audit_log import logged
+from waybill.interfaces.operations.catalogue import PROMOTE_GENERATION
 
 
 def list_generations(stream: str, *, as_json: bool) -> None:
@@ -56,7 +58,9 @@ def run_promote(stream: str, generation: int | None, *, reason: str, by: str | N
     chosen = generation or config.stream(stream).generation
     from waybill.tables.partition.generations import promote_generation
 
-    changed = promote_generation(config, stream, chosen, by=decision.by, reason=decision.reason)
+    with logged(config, PROMOTE_GENERATION, decision, {"stream": stream, "generation": chosen}) as done:
+        changed = promote_generation(config, stream, chosen, by=decision.by, reason=decision.reason)
+        done.text = f"generation {chosen} is live" if changed else f"generation {chosen} was live already"
     if as_json:
         print_json({"stream": stream, "generation": chosen, "changed": changed})
     elif changed:

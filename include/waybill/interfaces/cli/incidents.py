@@ -16,6 +16,9 @@ from waybill.config.models.last_valid import WatchConfig, load_for_watch
 from waybill.config.models.quantities import counted, rough_duration
 from waybill.interfaces.cli.render import PrintedColumn, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_store
+from waybill.interfaces.operations.catalogue import ACKNOWLEDGE
+from waybill.interfaces.operations.here import acknowledge as acknowledge_incident
+from waybill.interfaces.operations.here import find_incident
 from waybill.watch.incidents.finding import Verdict
 
 if TYPE_CHECKING:
@@ -92,7 +95,7 @@ def show(incident: str, *, as_json: bool) -> None:
     """Print one incident; see `waybill incidents show --help`."""
     config = load_streams()
     with _open_books(config) as books:
-        found = _find(books, incident)
+        found = find_incident(books, incident)
     if as_json:
         print_json(found.document())
         return
@@ -108,15 +111,12 @@ def show(incident: str, *, as_json: bool) -> None:
 
 def acknowledge(incident: str, *, reason: str, by: str | None, as_json: bool) -> None:
     """Acknowledge an incident; see `waybill incidents ack --help`."""
-    decision = make_decision(reason, by)
-    from waybill.watch.incidents import rules
-    from waybill.watch.incidents.incident import Acknowledgement
+    from waybill.interfaces.operations.audit_log import logged
 
-    acknowledgement = Acknowledgement(decision.by, int(time.time() * 1000), decision.reason)
-    with _open_books(load_streams()) as books:
-        _find(books, incident)
-        books.change(lambda book: rules.acknowledge(book, incident, acknowledgement))
-        found = _find(books, incident)
+    decision = make_decision(reason, by)
+    config = load_streams()
+    with _open_books(config) as books, logged(config, ACKNOWLEDGE, decision, {"incident": incident}):
+        found = acknowledge_incident(books, incident, decision)
     if as_json:
         print_json(found.document())
         return
@@ -139,15 +139,6 @@ def _open_books(config: Config) -> Iterator[BookStore]:
         except CoordinationUnavailable as error:
             typer.echo(f"reading a copy of the incidents: {error}", err=True)
         yield BookStore(config.zookeeper.root, session, store)
-
-
-def _find(books: BookStore, incident: str) -> Incident:
-    book = books.load()
-    found = book.find(incident)
-    if found is None:
-        known = ", ".join(each.id for each in book.incidents if each.is_open) or "none"
-        raise ConfigError(f"no incident {incident!r}; open incidents: {known}")
-    return found
 
 
 def _print_report(report: WatchReport, *, as_json: bool) -> None:

@@ -26,6 +26,8 @@ from waybill.interfaces.cli.targets import (
     make_decision,
     open_store,
 )
+from waybill.interfaces.operations.audit_log import logged
+from waybill.interfaces.operations.catalogue import ABANDON, REPUBLISH
 from waybill.replay.republish.losses_report import LossCounts, LossFiles, read_losses
 from waybill.replay.republish.records import Republished, abandon, abandoned_runs, list_records, not_recorded
 from waybill.replay.republish.republish import RepublishResult
@@ -359,9 +361,12 @@ def republish(
         left += abandoned if again else 0
         if left and not yes:
             typer.confirm(f"Publish the messages of {counted(left, 'offset')} to {tp} again?", abort=True, err=True)
-        results = publish_again(
-            store, target, reader.generation, tp, lost, decision, again=again, allow_compacted=allow_compacted
-        )
+        values = {"stream": stream, "topic": topic, "partition": partition, "generation": generation}
+        with logged(config, REPUBLISH, decision, values) as done:
+            results = publish_again(
+                store, target, reader.generation, tp, lost, decision, again=again, allow_compacted=allow_compacted
+            )
+            done.text = f"{counted(sum(each.messages for each in results), 'message')} published again"
     if as_json:
         print_json({"published": [{**_record_document(each.record), "messages": each.messages} for each in results]})
     else:
@@ -390,7 +395,9 @@ def abandon_publication(
     with open_store(config) as store:
         reader = _LossesReader(config, stream, generation, store)
         (tp,) = reader.topic_partitions(topic, partition)
-        abandon(store, reader.generation, tp, number, decision, time.time_ns() // 1_000_000)
+        values = {"stream": stream, "topic": topic, "partition": partition, "generation": generation}
+        with logged(config, ABANDON, decision, {**values, "abandon": number}):
+            abandon(store, reader.generation, tp, number, decision, decision.at_ms)
     typer.echo(f"{tp}: publication {number} is abandoned: what is not published of it stays unpublished", err=True)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import time
+from contextlib import nullcontext
 
 import typer
 
+from waybill.base.decision import Decision
 from waybill.base.errors import ConfigError
 from waybill.config.models import Config
 from waybill.config.models.quantities import counted
 from waybill.interfaces.cli.render import print_json
 from waybill.interfaces.cli.targets import current_user, load_streams, open_store, parse_size_option
+from waybill.interfaces.operations.audit_log import logged
+from waybill.interfaces.operations.catalogue import APPLY_TOPICS
 from waybill.watch.kafka_cluster.apply import apply_plan, read_plan_inputs
 from waybill.watch.kafka_cluster.change_record import record_change
 from waybill.watch.kafka_cluster.forecast_inputs import connect_cluster
@@ -85,19 +88,21 @@ def apply_topics(
             question = _question(plan, allow_loss=allow_loss)
             if question and not yes:
                 typer.confirm(question, abort=True, err=True)
-            if allow_loss or not all(isinstance(step, RiskyConfigs) for step in plan.steps):
-                now_ms = time.time_ns() // 1_000_000
+            decision = Decision(reason, by or current_user())
+            changes = allow_loss or not all(isinstance(step, RiskyConfigs) for step in plan.steps)
+            if changes:
                 document = {"allow_loss": allow_loss, **plan_document(plan)}
-                record_change(store, now_ms, by=by or current_user(), reason=reason, plan=document)
-            left = apply_plan(
-                cluster,
-                lambda: read_plan_inputs(cluster, store, declared),
-                plan,
-                Throttle(cluster, store, throttle_bytes, report),
-                allow_loss=allow_loss,
-                timeout_seconds=timeout_seconds,
-                report=report,
-            )
+                record_change(store, decision.at_ms, by=decision.by, reason=reason, plan=document)
+            with logged(config, APPLY_TOPICS, decision, {}) if changes else nullcontext():
+                left = apply_plan(
+                    cluster,
+                    lambda: read_plan_inputs(cluster, store, declared),
+                    plan,
+                    Throttle(cluster, store, throttle_bytes, report),
+                    allow_loss=allow_loss,
+                    timeout_seconds=timeout_seconds,
+                    report=report,
+                )
             _print_left(left, len(declared), allow_loss=allow_loss, err=as_json)
     if as_json:
         print_json({"applied": plan_document(plan), "left": plan_document(left)})

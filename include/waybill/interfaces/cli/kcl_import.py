@@ -6,14 +6,16 @@ from typing import Any
 
 import typer
 
-from waybill.archive.chain.gaps import DecisionRecord
 from waybill.archive.ingest import connect
 from waybill.archive.ingest.kinesis.kcl_import import ShardImport, import_leases, propose_lease_imports
+from waybill.base.decision import Decision
 from waybill.base.errors import ConfigError
 from waybill.config.connections import find_connection
 from waybill.config.models.quantities import counted
 from waybill.interfaces.cli.render import PrintedColumn, print_json, print_table
 from waybill.interfaces.cli.targets import current_user, load_streams
+from waybill.interfaces.operations.audit_log import logged
+from waybill.interfaces.operations.catalogue import IMPORT_OFFSETS
 
 
 def run(stream: str, table: str, *, yes: bool, as_json: bool) -> None:
@@ -31,8 +33,9 @@ def run(stream: str, table: str, *, yes: bool, as_json: bool) -> None:
     with connect(config, stream) as services:
         proposals = propose_lease_imports(services, topic, leases)
         if yes:
-            decision = DecisionRecord(f"imported from the KCL lease table {table}", current_user())
-            import_leases(services, chosen, topic, proposals, decision)
+            decision = Decision(f"imported from the KCL lease table {table}", current_user())
+            with logged(config, IMPORT_OFFSETS, decision, {"stream": stream}):
+                import_leases(services, chosen, topic, proposals, decision)
     if as_json:
         print_json([_document(each, done=yes) for each in proposals])
         return

@@ -6,11 +6,11 @@ None of them writes an offset that would leave a gap or an overlap in a chain (`
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import typer
 
-from waybill.archive.chain.gaps import DecisionRecord
 from waybill.archive.ingest import IngestServices, connect
 from waybill.archive.ingest.offset_changes import (
     ImportCheck,
@@ -21,6 +21,7 @@ from waybill.archive.ingest.offset_changes import (
     rebuild_committed_offset,
     set_committed_offset,
 )
+from waybill.base.decision import Decision
 from waybill.base.errors import ConfigError
 from waybill.config.connections import ZooKeeperEndpoint, find_connection
 from waybill.config.models import Config, Stream
@@ -36,6 +37,8 @@ from waybill.interfaces.cli.targets import (
     open_store,
     stream_names,
 )
+from waybill.interfaces.operations.audit_log import logged
+from waybill.interfaces.operations.catalogue import IMPORT_OFFSETS, REBUILD_OFFSETS, SET_OFFSET
 
 # --- rebuild ----------------------------------------------------------------------------------------------------------
 
@@ -48,7 +51,10 @@ def run_rebuild(stream: str | None, topic: str | None, *, yes: bool, as_json: bo
     config = load_streams()
     if topic is not None:
         check_topic(topic)
-    results = [(name, each) for name in stream_names(config, stream) for each in _rebuild(config, name, topic, yes)]
+    names = stream_names(config, stream)
+    decision = Decision("committed offsets that differ are replaced", current_user())
+    with logged(config, REBUILD_OFFSETS, decision, {"stream": stream, "topic": topic}) if yes else nullcontext():
+        results = [(name, each) for name in names for each in _rebuild(config, name, topic, yes)]
     if as_json:
         print_json([_rebuild_document(name, each) for name, each in results])
     else:
@@ -119,8 +125,10 @@ def run_set(stream: str, target: str, offset: int, reason: str, by: str | None) 
         raise ConfigError(f"{error}: give a topic-partition (flights/3)") from None
     if not chosen.matches(tp.topic):
         raise ConfigError(f"topic {tp.topic!r} does not belong to stream {stream!r}")
-    with connect(config, stream) as services:
-        committed = set_committed_offset(services, chosen, tp, offset, make_decision(reason, by))
+    decision = make_decision(reason, by)
+    values = {"stream": stream, "topic_partition": tp, "offset": offset}
+    with logged(config, SET_OFFSET, decision, values), connect(config, stream) as services:
+        committed = set_committed_offset(services, chosen, tp, offset, decision)
     typer.echo(f"the committed offset of {tp} is {committed.committed_offset}: the next backup object starts there")
 
 
@@ -188,9 +196,10 @@ def _import(
     services: IngestServices, config: Config, stream: str, proposals: list[ImportProposal], origin: str
 ) -> dict[TopicPartition, str]:
     """Import the offsets, and return the error message of each topic-partition that failed."""
-    decision = DecisionRecord(f"imported from {origin}", current_user())
-    results = import_offsets(services, config.stream(stream), proposals, decision)
-    return {proposal.tp: trouble for proposal, trouble in results if trouble}
+    decision = Decision(f"imported from {origin}", current_user())
+    with logged(config, IMPORT_OFFSETS, decision, {"stream": stream}):
+        results = import_offsets(services, config.stream(stream), proposals, decision)
+        return {proposal.tp: trouble for proposal, trouble in results if trouble}
 
 
 def _print_proposals(

@@ -18,7 +18,9 @@ from waybill.interfaces.cli.render import PrintedColumn, count, print_json, prin
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_catalog, parse_duration_option
 
 if TYPE_CHECKING:
-    from waybill.tables.audit.decisions import DecisionKind
+    from waybill.interfaces.operations.audit_log import logged
+from waybill.interfaces.operations.declaration import Operation
+from waybill.tables.audit.decisions import DecisionKind
 
 _Row = Mapping[str, Any]
 
@@ -54,13 +56,17 @@ def history(stream: str, since: str, *, as_json: bool) -> None:
     print(f"{stream}, last {format_duration(span)}: {counted(len(audits), 'audit')}", file=sys.stderr)
 
 
-def decide(stream: str, kind: DecisionKind, *, reason: str, by: str | None, plan: str | None, as_json: bool) -> None:
+def decide(operation: Operation, stream: str, *, reason: str, by: str | None, plan: str | None, as_json: bool) -> None:
     """Release or reject the held run of a stream; see `waybill quality release --help` and `reject --help`."""
     decision = make_decision(reason, by)
     config = load_streams()
+    config.stream(stream)
     from waybill.tables.partition.holds import decide_hold
 
-    hold = decide_hold(config, stream, kind, by=decision.by, reason=decision.reason, plan=plan)
+    kind = DecisionKind.of(operation.name)
+    with logged(config, operation, decision, {"stream": stream, "plan": plan}) as done:
+        hold = decide_hold(config, stream, kind, by=decision.by, reason=decision.reason, plan=plan)
+        done.text = f"plan {hold.plan.id} is {kind}"
     if as_json:
         print_json(hold.document())
         return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from itertools import islice
 from typing import IO, Any
@@ -11,6 +12,7 @@ from typing import IO, Any
 import orjson
 import typer
 
+from waybill.base.decision import Decision
 from waybill.base.errors import ConfigError
 from waybill.config.models.quantities import counted
 from waybill.interfaces.cli.render import (
@@ -23,7 +25,9 @@ from waybill.interfaces.cli.render import (
     time_text,
     time_text_ms,
 )
-from waybill.interfaces.cli.targets import load_streams, make_decision, open_catalog, open_store
+from waybill.interfaces.cli.targets import current_user, load_streams, make_decision, open_catalog, open_store
+from waybill.interfaces.operations.audit_log import logged
+from waybill.interfaces.operations.catalogue import RETRY
 from waybill.tables.audit import DecisionKind, HoldDecision
 from waybill.tables.quarantine.retry import retry_quarantine
 from waybill.tables.quarantine.row_filter import RowFilter, Target
@@ -227,12 +231,25 @@ def _printable(text: str) -> str:
 
 
 def run_retry(
-    stream: str, choice: RowFilter, *, dry_run: bool, accepted_because: str | None, by: str | None, as_json: bool
+    stream: str,
+    choice: RowFilter,
+    values: Mapping[str, object],
+    *,
+    dry_run: bool,
+    accepted_because: str | None,
+    by: str | None,
+    as_json: bool,
 ) -> None:
-    """Parse messages in quarantine again and print the report; see `waybill quarantine retry --help`."""
+    """Parse messages in quarantine again and print the report; see `waybill quarantine retry --help`.
+
+    `values`: what `choice` was made of, for the log of decisions.
+    """
     accepted = None if accepted_because is None else _accept(accepted_because, by)
     config = load_streams()
-    report = retry_quarantine(config, stream, choice, dry_run=dry_run, accepted=accepted)
+    config.stream(stream)
+    decision = Decision("" if accepted is None else accepted.reason, by or current_user())
+    with nullcontext() if dry_run else logged(config, RETRY, decision, values):
+        report = retry_quarantine(config, stream, choice, dry_run=dry_run, accepted=accepted)
     if as_json:
         print_json(report.document())
         return

@@ -35,6 +35,8 @@ from waybill.config.models import Config
 from waybill.config.names import TopicPartition
 from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_store
+from waybill.interfaces.operations.audit_log import logged
+from waybill.interfaces.operations.catalogue import RESTORE
 from waybill.watch.ledger.signature import read_signing_key, sign
 
 logger = logging.getLogger(__name__)
@@ -93,7 +95,19 @@ def run_plan(request: RestoreRequest, *, as_json: bool) -> None:
 def begin(request: RestoreRequest, reason: str, by: str | None, *, as_json: bool) -> str:
     """Store the plan of a restore and return its id."""
     decision = make_decision(reason, by)
-    plan = begin_restore(load_streams(), request, by=decision.by, reason=decision.reason)
+    config = load_streams()
+    values = {
+        "stream": request.stream,
+        "to": request.connection,
+        "to_topic": request.to_topic,
+        "topic_partitions": request.topic_partitions,
+        "create": request.create,
+        "suspend_cleanup": request.suspend_cleanup,
+        "registry": request.registry,
+    }
+    with logged(config, RESTORE, decision, values) as done:
+        plan = begin_restore(config, request, by=decision.by, reason=decision.reason)
+        done.text = f"restore {plan.id} has begun"
     for warning in plan.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if not as_json:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import typer
 
-from waybill.base.errors import ConfigError
 from waybill.base.printable import printable
 from waybill.config.models import Config
 from waybill.interfaces.cli.render import PrintedColumn, print_json, print_table, time_text_of
 from waybill.interfaces.cli.targets import load_streams, make_decision
+from waybill.interfaces.operations.audit_log import logged
+from waybill.interfaces.operations.catalogue import PAUSE, RESUME
+from waybill.interfaces.operations.here import decide_pause
 from waybill.services.coordination import (
     GroupProblem,
     GroupProblems,
@@ -145,23 +146,14 @@ def _to_json(stream: _ShownStream) -> dict[str, Any]:
 def run_decision(
     action: PauseAction, stream: str, stages: Sequence[Stage], *, reason: str, by: str | None, as_json: bool
 ) -> None:
-    """Pause or resume stages of a stream (none: all that it has), and record who decided it and why.
-
-    Raises `ConfigError` for an unknown stream or a stage that the stream does not have, `PauseRefused` if nothing would
-    change.
-    """
+    """Pause or resume stages of a stream (none: all that it has); see `waybill pause --help` and `resume --help`."""
     decision = make_decision(reason, by)
     config = load_streams()
-    existing = {Stage(stage) for stage in _dags(config, stream)}
-    missing = sorted(set(stages) - existing)
-    if missing:
-        raise ConfigError(f"{stream} has no {missing[0]}; it has: {', '.join(sorted(existing))}")
-    root = config.zookeeper.root
-    with ZooKeeperSession.of(config) as session:
-        before = read_pauses(session, root, [stream])[stream]
-        chosen = frozenset(stages or (existing if action is PauseAction.PAUSE else before.active()))
-        pause = Pause(action, chosen, decision.by, int(time.time() * 1000), decision.reason)
-        after = before.decide(session, root, stream, pause)
+    config.stream(stream)
+    operation = PAUSE if action is PauseAction.PAUSE else RESUME
+    with logged(config, operation, decision, {"stream": stream, "stages": stages}) as done:
+        pause, after = decide_pause(config, stream, action, stages, decision)
+        done.text = f"{stream}: {', '.join(sorted(pause.stages))} {action}d"
     paused = sorted(after.active())
     if as_json:
         print_json({"stream": stream, "paused": paused, "decision": pause.to_fields()})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import typer
 
-from waybill.archive.chain.gaps import DecisionRecord
+from waybill.base.decision import Decision
 from waybill.base.errors import ConfigError, WaybillError, expected
 from waybill.config import names
 from waybill.config.models import Config, load_valid_streams
@@ -156,7 +156,7 @@ def parse_size_option(option: str, text: str, *, also: str = "") -> int:
     return size
 
 
-def make_decision(reason: str, by: str | None) -> DecisionRecord:
+def make_decision(reason: str, by: str | None) -> Decision:
     """Return the decision of `--reason` and `--by`; `by` defaults to `current_user`.
 
     Raises `ConfigError` if the reason is empty, or cannot be stored with the decision.
@@ -168,7 +168,7 @@ def make_decision(reason: str, by: str | None) -> DecisionRecord:
             raise ConfigError(f"{option} has {len(text):,} characters: give at most {_LONGEST_TEXT:,}, and a link")
         if "\0" in text or text.encode("utf-8", "replace") != text.encode("utf-8", "surrogatepass"):
             raise ConfigError(f"{option} is not UTF-8 text: it is stored with the decision, and cannot be")
-    return DecisionRecord(reason.strip(), by or current_user())
+    return Decision(reason.strip(), by or current_user())
 
 
 def current_user() -> str:

@@ -9,9 +9,10 @@
 | `chain_bar` | the chain of a topic-partition drawn to scale, and trends |
 | `streams_page`, `stream_page`, `other_pages` | the page models: frozen dataclasses of a status document |
 | `forms` | the forms of actions, with the CLI command that does the same |
-| `actions` | what an action does, and its record |
+| `actions` | an action that is taken once, and recorded first |
+| `perform` | what an action does |
 | `csrf` | tokens against forged requests |
 | `trace` | one message on its way: object, row, duplicates |
 
-It knows neither Airflow nor the watch's services: `orchestration.ui` gives it the users, and mounts it.
+It knows neither Airflow nor the watch's services: `airflow.ui` gives it the users, and mounts it.
 """

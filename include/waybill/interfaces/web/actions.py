@@ -18,10 +18,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from waybill.base.decision import Decision, Surface
 from waybill.base.errors import StoreUnavailable, WaybillError
 from waybill.config.models import Config
+from waybill.interfaces.operations.audit_log import record_of, run_ordered_at
+from waybill.interfaces.operations.catalogue import PAGE_OPERATIONS
+from waybill.interfaces.operations.declaration import Operation, OperationName
 from waybill.interfaces.web.csrf import time_of_page_key
-from waybill.interfaces.web.forms import ACTION_ROLES, ActionName, command_of
 from waybill.interfaces.web.frame import Viewer
 from waybill.services.store import Store
 from waybill.watch.promises.action_log import (
@@ -42,20 +45,6 @@ _AT_A_TIME = 4
 _KEPT = 256
 _BUSY = "other actions are at work, and S3 may be slow"
 
-FIELDS: Mapping[ActionName, tuple[str, ...]] = {
-    ActionName.ACKNOWLEDGE: ("incident",),
-    ActionName.RELEASE: ("stream", "plan"),
-    ActionName.REJECT: ("stream", "plan"),
-    ActionName.RETRY: ("stream", "kind", "topic"),
-    ActionName.PAUSE: ("stream",),
-    ActionName.RESUME: ("stream",),
-    ActionName.PROMOTE: ("stream", "backfill"),
-    ActionName.UNDO: ("stream", "backfill"),
-    ActionName.CANCEL: ("stream", "backfill"),
-    ActionName.ACCEPT_GAP: ("stream", "topic", "partition", "within"),
-}
-"""The fields of each action. Others are ignored. `plan` and `within` are what the person has seen."""
-
 Trigger = Callable[[str, Mapping[str, object], str], None]
 """Triggers a DAG as the user: the DAG, the fields of its form, and the id of the run. A run of that id that exists
 already is the same order.
@@ -74,10 +63,10 @@ class TriggerRefused(Exception):
 class Order:
     """What an operation is to do."""
 
+    operation: Operation
     config: Config
     fields: Mapping[str, str]
-    by: str
-    reason: str
+    decision: Decision
     run: str
     """The id of a DAG run that does it."""
     trigger: Trigger
@@ -85,14 +74,14 @@ class Order:
     """Returns the address of a DAG run in Airflow's UI."""
 
 
-Operation = Callable[[Order], ActionOutcome]
+Perform = Callable[[Order], ActionOutcome]
 
 
 @dataclass(frozen=True, slots=True)
 class SentForm:
     """A form that was sent. The caller has checked its token."""
 
-    action: ActionName
+    action: OperationName
     form: Mapping[str, str]
     viewer: Viewer
     page_key: str
@@ -128,12 +117,12 @@ class Actions:
         self,
         load_config: Callable[[], Config],
         open_store: Callable[[Config], AbstractContextManager[Store]],
-        operations: Mapping[ActionName, Operation],
+        perform: Mapping[OperationName, Perform],
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self._load_config = load_config
         self._open_store = open_store
-        self._operations = operations
+        self._perform = perform
         self._now_ms = now_ms
         self._running = threading.BoundedSemaphore(_AT_A_TIME)
         self._lock = threading.Lock()
@@ -144,12 +133,12 @@ class Actions:
 
         Nothing is done for a user without the role, without a reason, or while the record cannot be stored.
         """
-        action, viewer = sent.action, sent.viewer
-        fields = {name: sent.form.get(name, "").strip()[:_MAX_FIELD] for name in FIELDS[action]}
+        action, viewer, operation = sent.action, sent.viewer, PAGE_OPERATIONS[sent.action]
+        fields = {name: sent.form.get(name, "").strip()[:_MAX_FIELD] for name in operation.fields}
         reason = " ".join(sent.form.get("reason", "").split())[:MAX_REASON]
-        command = command_of(action, fields, reason or "…", viewer.name)
-        if viewer.role < ACTION_ROLES[action]:
-            needed = ACTION_ROLES[action].name.lower()
+        command = operation.command_line(operation.values_of(fields), reason or "…", viewer.name)
+        if viewer.role < operation.role:
+            needed = operation.role.name.lower()
             return ActionRefusal(403, f"you are {viewer.role.name.lower()}, and this needs the role {needed}", command)
         if not reason:
             return ActionRefusal(422, "give the reason: it is stored with the action", command)
@@ -158,12 +147,14 @@ class Actions:
         try:
             form_ms = time_of_page_key(sent.page_key)
             place = ActionPlace.of(form_ms, sent.page_key, viewer.name, action, fields, reason)
-            record = ActionRecord.of(place, self._now_ms(), viewer.name, action, fields, reason, command)
+            decision = Decision(reason, viewer.name, Surface.PAGE, self._now_ms())
+            record = record_of(place, operation, decision, operation.values_of(fields))
             config = self._load_config()
             with self._open_store(config) as store:
                 if record_action(store, record):
-                    run = f"manual__waybill-{place}"
-                    order = Order(config, fields, viewer.name, reason, run, sent.trigger, sent.run_link)
+                    order = Order(
+                        operation, config, fields, decision, run_ordered_at(place), sent.trigger, sent.run_link
+                    )
                     self._note(store, record, self._do(action, order))
             return place
         except WaybillError as error:
@@ -192,13 +183,13 @@ class Actions:
             self._keep(taken)
         return taken
 
-    def _do(self, action: ActionName, order: Order) -> ActionOutcome:
+    def _do(self, action: OperationName, order: Order) -> ActionOutcome:
         try:
-            return self._operations[action](order)
+            return self._perform[action](order)
         except (WaybillError, TriggerRefused) as error:
             return ActionOutcome(False, f"{type(error).__name__}: {error}")
         except Exception as error:
-            logger.exception("action %s of %s failed", action, order.by)
+            logger.exception("action %s of %s failed", action, order.decision.by)
             return ActionOutcome(False, f"it failed, and the log of the API server has the cause: {error}")
 
     def _note(self, store: Store, record: ActionRecord, outcome: ActionOutcome) -> None:

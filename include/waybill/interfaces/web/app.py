@@ -30,10 +30,11 @@ from starlette.exceptions import HTTPException
 from waybill.base.errors import WaybillError
 from waybill.config.connections.masking import without_urls
 from waybill.config.models.quantities import counted
+from waybill.interfaces.operations.catalogue import PAGE_OPERATIONS
+from waybill.interfaces.operations.declaration import OperationName, Role
 from waybill.interfaces.web.actions import ActionRefusal, Actions, RunState, SentForm, Trigger
 from waybill.interfaces.web.csrf import COOKIE, csrf_token, is_own_origin, new_cookie, new_page_key, page_key_of
-from waybill.interfaces.web.forms import ActionName
-from waybill.interfaces.web.frame import Links, MessagePage, PageFrame, Role, Viewer, freshness_of
+from waybill.interfaces.web.frame import Links, MessagePage, PageFrame, Viewer, freshness_of
 from waybill.interfaces.web.other_pages import cost_page, incidents_page, kafka_page, replays_page, seen_replays
 from waybill.interfaces.web.reading import Known, StatusReader
 from waybill.interfaces.web.rendering import Renderer
@@ -340,11 +341,11 @@ class _Pages:
     ) -> Response:
         """Take an action, and lead to the page that says what came of it. So a reload of that page repeats nothing."""
         page_key = self._refuse_forged(request, caller.viewer, form)
-        if action not in list(ActionName):
+        if action not in list(PAGE_OPERATIONS):
             raise HTTPException(404, f"there is no action {action}")
         links = self._links(request)
         back = _own_path(links, form.get("back", ""))
-        wanted = SentForm(ActionName(action), form, caller.viewer, page_key, caller.trigger, links.run)
+        wanted = SentForm(OperationName(action), form, caller.viewer, page_key, caller.trigger, links.run)
         found = actions.take(wanted)
         if isinstance(found, ActionRefusal):
             frame = self._frame(request, caller.viewer, self._reader.known(), "", action.title(), None)

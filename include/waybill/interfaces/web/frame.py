@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from urllib.parse import quote, urlencode
 
+from waybill.interfaces.operations.declaration import Role
 from waybill.interfaces.web.figures import age_text
 from waybill.watch.incidents.finding import Verdict
 from waybill.watch.promises.status import WatchStatus
@@ -22,14 +22,6 @@ _PAGES = (
     ("replays", "Replays", "/replays"),
     ("cost", "Cost", "/cost"),
 )
-
-
-class Role(IntEnum):
-    """What a user may do. Each role may do what those before it may."""
-
-    VIEWER = 1
-    OPERATOR = 2
-    ADMIN = 3
 
 
 @dataclass(frozen=True, slots=True)

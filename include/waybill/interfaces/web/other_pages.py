@@ -23,6 +23,8 @@ class DecisionRow:
     at: str
     age: str
     by: str
+    surface: str
+    """Through which surface: `terminal`, `page`, `Airflow`."""
     action: str
     stream: str
     stream_href: str
@@ -63,6 +65,7 @@ def _decision_row(decision: DecisionStatus, links: Links, now_ms: int) -> Decisi
         at=time_text(decision.at_ms),
         age=age_text(decision.at_ms, now_ms),
         by=decision.by,
+        surface=decision.surface,
         action=decision.action,
         stream=decision.stream,
         stream_href=links.stream(decision.stream) if decision.stream else "",

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from waybill.config.models.promises import PromiseName
 from waybill.config.models.quantities import counted
+from waybill.interfaces.operations.declaration import OperationName
 from waybill.interfaces.web.chain_bar import Trend, trend_of
 from waybill.interfaces.web.figures import (
     Figure,
@@ -19,7 +20,7 @@ from waybill.interfaces.web.figures import (
     promise_figure,
     time_text,
 )
-from waybill.interfaces.web.forms import ActionForm, ActionName, form_of
+from waybill.interfaces.web.forms import ActionForm, form_of
 from waybill.interfaces.web.frame import Links, Viewer
 from waybill.interfaces.web.streams_page import (
     IncidentRow,
@@ -340,8 +341,8 @@ def stream_page(
         imbalances=() if stream.ledger is None else stream.ledger.imbalances,
         ledger_command=f"waybill ledger {name}",
         dags=tuple((stage, dag, links.dag(dag)) for stage, dag in stream.dags.items()),
-        pause=None if stream.pauses else form_of(ActionName.PAUSE, links, viewer, fields),
-        resume=form_of(ActionName.RESUME, links, viewer, fields) if stream.pauses else None,
+        pause=None if stream.pauses else form_of(OperationName.PAUSE, links, viewer, fields),
+        resume=form_of(OperationName.RESUME, links, viewer, fields) if stream.pauses else None,
         logs_age=age_text(stream.logs_ms, now_ms),
         logs_old=old_text(stream.logs_ms, status.at_ms, now_ms),
         tables_age=age_text(stream.tables_ms, now_ms),
@@ -382,7 +383,7 @@ def _stop_row(stream: StreamStatus, stop: StopStatus, links: Links, viewer: View
             Tone.CRITICAL,
             command=f"waybill gaps ls --stream {stream.name}",
         ),
-        accept=form_of(ActionName.ACCEPT_GAP, links, viewer, fields) if lost is not None else None,
+        accept=form_of(OperationName.ACCEPT_GAP, links, viewer, fields) if lost is not None else None,
         command=f"waybill gaps ls --stream {stream.name}",
     )
 
@@ -429,7 +430,7 @@ def _quarantine_row(name: str, group: QuarantineStatus, links: Links, viewer: Vi
         ),
         first=time_text(group.first_ms),
         last=time_text(group.last_ms),
-        retry=form_of(ActionName.RETRY, links, viewer, {"stream": name, "kind": group.reason, "topic": group.topic}),
+        retry=form_of(OperationName.RETRY, links, viewer, {"stream": name, "kind": group.reason, "topic": group.topic}),
     )
 
 
@@ -470,16 +471,16 @@ def _hold(name: str, hold: HoldStatus | None, links: Links, viewer: Viewer, now_
     return HoldRow(
         since=age_text(hold.at_ms, now_ms),
         failed=hold.failed,
-        release=form_of(ActionName.RELEASE, links, viewer, fields),
-        reject=form_of(ActionName.REJECT, links, viewer, fields),
+        release=form_of(OperationName.RELEASE, links, viewer, fields),
+        reject=form_of(OperationName.REJECT, links, viewer, fields),
         command=f"waybill quality show {name}",
     )
 
 
 _POSSIBLE = {
-    ActionName.PROMOTE: frozenset({"built", "undone"}),
-    ActionName.UNDO: frozenset({"promoted"}),
-    ActionName.CANCEL: frozenset({"planned", "built", "undone"}),
+    OperationName.PROMOTE: frozenset({"built", "undone"}),
+    OperationName.UNDO: frozenset({"promoted"}),
+    OperationName.CANCEL: frozenset({"planned", "built", "undone"}),
 }
 """The states in which each action is possible; `waybill.tables.backfill.events` decides."""
 
@@ -500,9 +501,9 @@ def _backfill_row(name: str, backfill: BackfillStatus, links: Links, viewer: Vie
         reason=backfill.reason,
         requested=time_text(backfill.requested_ms),
         diff=backfill.diff,
-        promote=forms[ActionName.PROMOTE],
-        undo=forms[ActionName.UNDO],
-        cancel=forms[ActionName.CANCEL],
+        promote=forms[OperationName.PROMOTE],
+        undo=forms[OperationName.UNDO],
+        cancel=forms[OperationName.CANCEL],
         command=f"waybill backfill diff {name} {backfill.id}",
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from waybill.config.models.promises import PromiseName, PromiseSeverity
 from waybill.config.models.quantities import counted
+from waybill.interfaces.operations.declaration import OperationName
 from waybill.interfaces.web.chain_bar import Trend, trend_of
 from waybill.interfaces.web.figures import (
     Figure,
@@ -22,7 +23,7 @@ from waybill.interfaces.web.figures import (
     tone_of,
     worst,
 )
-from waybill.interfaces.web.forms import ActionForm, ActionName, form_of
+from waybill.interfaces.web.forms import ActionForm, form_of
 from waybill.interfaces.web.frame import Links, Viewer
 from waybill.watch.incidents.finding import Verdict
 from waybill.watch.promises.status import (
@@ -239,8 +240,8 @@ def _row(
         incidents=tuple(incident_row(each, links, viewer, now_ms) for each in incidents),
         topic_partitions=len(stream.topic_partitions),
         is_paused=paused,
-        pause=None if paused else form_of(ActionName.PAUSE, links, viewer, fields),
-        resume=form_of(ActionName.RESUME, links, viewer, fields) if paused else None,
+        pause=None if paused else form_of(OperationName.PAUSE, links, viewer, fields),
+        resume=form_of(OperationName.RESUME, links, viewer, fields) if paused else None,
         old=old_text(stream.logs_ms, at_ms, now_ms),
         runs_href=f"{links.stream(stream.name)}#runs",
     )
@@ -355,7 +356,7 @@ def incident_row(incident: IncidentStatus, links: Links, viewer: Viewer, now_ms:
         state=state,
         is_open=is_open,
         outcome=incident.outcome,
-        acknowledge=form_of(ActionName.ACKNOWLEDGE, links, viewer, {"incident": incident.id})
+        acknowledge=form_of(OperationName.ACKNOWLEDGE, links, viewer, {"incident": incident.id})
         if can_acknowledge
         else None,
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from waybill.archive.chain.gaps import DecisionRecord
+from waybill.base.decision import Decision
 from waybill.base.documents import read_document
 from waybill.base.errors import DocumentDamaged, RestoreRefused
 from waybill.config.names import TopicPartition, republish_abandoned_key, republish_done_key, republish_key
@@ -132,7 +132,7 @@ def create_record(
     tp: TopicPartition,
     number: int,
     runs: Sequence[EpochRun],
-    decision: DecisionRecord,
+    decision: Decision,
     at_ms: int,
     delivery: Mapping[str, Any],
 ) -> Republished | None:
@@ -150,9 +150,7 @@ def record_done(store: Store, record: Republished, at_ms: int, messages: int) ->
     store.create_or_read_existing(key, content)
 
 
-def abandon(
-    store: Store, generation: int, tp: TopicPartition, number: int, decision: DecisionRecord, at_ms: int
-) -> None:
+def abandon(store: Store, generation: int, tp: TopicPartition, number: int, decision: Decision, at_ms: int) -> None:
     """Store the decision to leave a record unfinished. The first decision about a record is in force.
 
     Raises `RestoreRefused` if there is no such record, or if it is done.

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from waybill.archive.chain.gaps import DecisionRecord
 from waybill.base import failpoints
+from waybill.base.decision import Decision
 from waybill.base.errors import KafkaUnavailable, RestoreRefused
 from waybill.config.names import TopicPartition
 from waybill.replay.republish.messages import LostMessage, read_archived_messages
@@ -61,7 +61,7 @@ def republish(
     generation: int,
     tp: TopicPartition,
     lost: Sequence[EpochRun],
-    decision: DecisionRecord,
+    decision: Decision,
     *,
     again: bool = False,
     allow_compacted: bool = False,

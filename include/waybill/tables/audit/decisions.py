@@ -20,12 +20,25 @@ _VERSION = 1
 
 
 class DecisionKind(StrEnum):
-    """What becomes of a held plan."""
+    """What becomes of a held plan: the word that is stored and shown, and the verb that commands and forms take."""
 
-    RELEASED = "released"
+    verb: str
+
+    def __new__(cls, stored: str, verb: str = "") -> Self:  # the default is for `DecisionKind(stored)` in mypy
+        kind = str.__new__(cls, stored)
+        kind._value_ = stored
+        kind.verb = verb
+        return kind
+
+    RELEASED = "released", "release"
     """Its rows are published as they are."""
-    REJECTED = "rejected"
+    REJECTED = "rejected", "reject"
     """Its rows are dropped; the next run parses the same messages again."""
+
+    @classmethod
+    def of(cls, verb: str) -> Self:
+        """Return the kind with that verb."""
+        return next(kind for kind in cls if kind.verb == verb)
 
 
 @dataclass(frozen=True, slots=True)

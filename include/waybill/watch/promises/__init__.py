@@ -12,7 +12,7 @@
 | `status` | the status document, which the pages in Airflow's UI show |
 | `status_build`, `status_parts`, `status_runs` | what is in it, what is read for it, and the DAG runs that it links |
 | `status_writer` | storing it at the end of a watch |
-| `action_log` | the actions that people took on the pages |
+| `action_log` | what people did, through all surfaces |
 | `airflow_figures` | figures of Airflow: its components, failed runs, tasks at a standstill |
 | `airflow_api` | the requests to Airflow's API that these figures need |
 | `table_reader` | reading the state that these figures need |

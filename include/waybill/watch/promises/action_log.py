@@ -1,11 +1,11 @@
-"""The log of actions that people take on the pages: who, when, what, why, and what came of it.
+"""The log of what people do, on the pages, in a terminal and in Airflow: who, when, what, why, and what came of it.
 
-Each action has two objects that are created once: the record before anything is done, and the outcome. An action whose
-record cannot be stored is not taken. One without an outcome was interrupted: the record of the decision itself (of a
-gap, a pause, a hold, an incident) tells whether it was made.
+Each action has two objects that are created once: the record before anything is done, and the outcome. One without an
+outcome was interrupted: the record of the decision itself (of a gap, a pause, a hold, an incident) tells whether it was
+made.
 
-The key of a record follows from the form that was sent (`ActionPlace`). So the same form, sent twice, finds the record
-of the first time, and nothing is done again.
+The key of a record follows from its `ActionPlace`. On the pages that follows from the form that was sent. So the same
+form, sent twice, finds the record of the first time, and nothing is done again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Self
 
 import orjson
 
+from waybill.base.decision import Surface
 from waybill.base.documents import read_document
 from waybill.base.errors import DocumentDamaged
 from waybill.config.names import action_key, action_outcome_key, actions_prefix, day_of
@@ -76,6 +77,8 @@ class ActionRecord:
     command: str
     """The command that does the same."""
     arguments: dict[str, str] = field(default_factory=dict)
+    surface: str = Surface.PAGE
+    """Through which `Surface` it was taken. Records from before this field are all of pages."""
 
     @classmethod
     def of(
@@ -87,10 +90,11 @@ class ActionRecord:
         arguments: dict[str, str],
         reason: str,
         command: str,
+        surface: Surface = Surface.PAGE,
     ) -> ActionRecord:
         """Return the record of an action that begins now."""
         stream = arguments.get("stream", "")
-        return cls(place.id, place.form_ms, at_ms, by, action, stream, reason, command, arguments)
+        return cls(place.id, place.form_ms, at_ms, by, action, stream, reason, command, arguments, surface)
 
     @property
     def place(self) -> ActionPlace:
@@ -124,9 +128,9 @@ def record_action(store: Store, record: ActionRecord) -> bool:
 
 
 def record_outcome(store: Store, record: ActionRecord, outcome: ActionOutcome) -> None:
-    """Store what came of an action. Raises `StoreUnavailable`."""
+    """Store what came of an action, unless that is stored already. Raises `StoreUnavailable`."""
     key = action_outcome_key(store.prefix, record.form_ms, record.id)
-    store.create_if_absent(key, orjson.dumps({"v": _VERSION, **asdict(outcome)}))
+    store.create_or_read_existing(key, orjson.dumps({"v": _VERSION, **asdict(outcome)}))
 
 
 def find_action(store: Store, place: ActionPlace) -> tuple[ActionRecord, ActionOutcome | None] | None:
@@ -168,6 +172,7 @@ def _record(key: str, content: bytes) -> ActionRecord:
     try:
         fields = read_document(content, _VERSION, key)
         fields.setdefault("form_ms", fields["at_ms"])  # records of the first pages have none
+        fields.setdefault("surface", Surface.PAGE)
         return ActionRecord(**{name: fields[name] for name in ActionRecord.__dataclass_fields__})
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(key, error) from None

@@ -16,6 +16,7 @@ from functools import cache
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from waybill.base.decision import Surface
 from waybill.base.documents import read_document
 from waybill.base.errors import DocumentDamaged
 from waybill.config.models.promises import PromiseSeverity
@@ -413,7 +414,7 @@ class StreamStatus:
 
 @dataclass(frozen=True, slots=True)
 class DecisionStatus:
-    """An action that was recorded: by a click, or by a command that records it."""
+    """An action that was recorded: of a page, of a command, or of a form in Airflow."""
 
     at_ms: int
     by: str
@@ -430,6 +431,8 @@ class DecisionStatus:
     """The DAG run that was ordered; '' if there is none."""
     run_state: str = ""
     """How the run ended: `success` or `failed`; '' while it is not known."""
+    surface: str = Surface.PAGE
+    """Through which surface the person decided."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,7 @@ def _actions(store: Store, at_ms: int) -> tuple[DecisionStatus, ...]:
             str(record.place),
             "" if outcome is None else outcome.dag,
             "" if outcome is None else outcome.run,
+            surface=record.surface,
         )
         for record, outcome in list_actions(store, at_ms)
     )

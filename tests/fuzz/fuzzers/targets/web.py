@@ -21,7 +21,7 @@ from fuzzers.mutation import Mutator, edge, text
 from waybill.config.connections import find_connection
 from waybill.config.connections.database import DatabaseEndpoint
 from waybill.config.models import load_config
-from waybill.interfaces.web.frame import Role
+from waybill.interfaces.operations.declaration import Role
 from waybill.replay.requests.api import Caller, create_app
 from waybill.replay.requests.database import Database
 from waybill.replay.requests.migrations import migrate

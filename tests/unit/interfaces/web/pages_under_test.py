@@ -13,10 +13,11 @@ from sample_status import NOW_MS, sample_status
 from waybill.base.errors import StoreUnavailable
 from waybill.config.models import Config
 from waybill.interfaces.airflow.ui import WaybillUi
+from waybill.interfaces.operations.catalogue import PAGE_OPERATIONS
+from waybill.interfaces.operations.declaration import OperationName, Role
 from waybill.interfaces.web.actions import Actions, Order, TriggerRefused
 from waybill.interfaces.web.app import PageCaller, Site, Tracer, create_app
-from waybill.interfaces.web.forms import ActionName
-from waybill.interfaces.web.frame import Role, Viewer
+from waybill.interfaces.web.frame import Viewer
 from waybill.interfaces.web.reading import StatusReader
 from waybill.services.store import Store
 from waybill.watch.promises.action_log import ActionOutcome
@@ -59,7 +60,7 @@ class Pages:
 
     status: WatchStatus | None = field(default_factory=sample_status)
     error: Exception | None = None
-    orders: list[tuple[ActionName, Order]] = field(default_factory=list)
+    orders: list[tuple[OperationName, Order]] = field(default_factory=list)
     store: MemoryStore = field(default_factory=MemoryStore)
     refusal: str = ""
     now_ms: int = NOW_MS
@@ -80,7 +81,7 @@ class Pages:
         actions = Actions(
             lambda: None,  # type: ignore[arg-type,return-value]
             self._open,  # type: ignore[arg-type]
-            {name: self._operation(name) for name in ActionName},
+            {name: self._operation(name) for name in PAGE_OPERATIONS},
             lambda: self.now_ms,
         )
         site = Site(PREFIX, SECRET, lambda back: f"/auth/login?next={back}", self.base_url)
@@ -105,7 +106,7 @@ class Pages:
     def _open(self, _: Config) -> Iterator[Store]:
         yield self.store  # type: ignore[misc]
 
-    def _operation(self, name: ActionName):  # type: ignore[no-untyped-def]
+    def _operation(self, name: OperationName):  # type: ignore[no-untyped-def]
         def do(order: Order) -> ActionOutcome:
             if self.refusal:
                 raise TriggerRefused(self.refusal)

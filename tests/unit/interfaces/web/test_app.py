@@ -14,9 +14,10 @@ from pages_under_test import HOST, PREFIX, SECRET, Pages
 from sample_status import NOW_MS, flights, sample_status
 
 from waybill.base.errors import StoreUnavailable
+from waybill.interfaces.operations.catalogue import PAGE_OPERATIONS
+from waybill.interfaces.operations.declaration import OperationName, Role
 from waybill.interfaces.web.csrf import COOKIE, csrf_token, new_page_key, page_key_of
-from waybill.interfaces.web.forms import ACTION_ROLES, ActionName
-from waybill.interfaces.web.frame import Links, Role
+from waybill.interfaces.web.frame import Links
 from waybill.interfaces.web.trace_page import TracePage, TraceQuery
 
 ALL = ("/", "/streams/flights", "/trace", "/incidents", "/kafka", "/replays", "/cost")
@@ -114,8 +115,8 @@ def test_a_form_does_what_it_says_and_is_recorded_with_user_reason_and_outcome(p
     assert answer.status_code == 200
     assert "pause is done" in answer.text
     [(name, order)] = pages.orders
-    assert (name, order.fields, order.by, order.reason) == (
-        ActionName.PAUSE,
+    assert (name, order.fields, order.decision.by, order.decision.reason) == (
+        OperationName.PAUSE,
         {"stream": "flights"},
         "ada",
         "Kafka is moved",
@@ -181,13 +182,13 @@ def test_an_action_that_was_interrupted_has_no_outcome_yet_and_an_unknown_one_is
     assert other_process.get(taken).status_code == 503
 
 
-@pytest.mark.parametrize("action", list(ActionName))
+@pytest.mark.parametrize("action", list(PAGE_OPERATIONS))
 @pytest.mark.parametrize("role", list(Role))
-def test_each_role_takes_its_actions_and_no_others(pages: Pages, action: ActionName, role: Role) -> None:
+def test_each_role_takes_its_actions_and_no_others(pages: Pages, action: OperationName, role: Role) -> None:
     client = pages.client(role=role)
     answer = send(client, action, csrf=token_of(client), stream="flights", reason="why")
-    assert answer.status_code == (200 if role >= ACTION_ROLES[action] else 403)
-    assert bool(pages.orders) == (role >= ACTION_ROLES[action])
+    assert answer.status_code == (200 if role >= PAGE_OPERATIONS[action].role else 403)
+    assert bool(pages.orders) == (role >= PAGE_OPERATIONS[action].role)
 
 
 def test_a_form_of_another_site_is_refused(pages: Pages) -> None:
@@ -221,7 +222,7 @@ def test_a_form_needs_the_token_of_its_own_user(pages: Pages) -> None:
 
 def test_get_changes_nothing(pages: Pages) -> None:
     client = pages.client(role=Role.ADMIN)
-    for action in ActionName:
+    for action in PAGE_OPERATIONS:
         assert client.get(f"{PREFIX}/actions/{action}?stream=flights&reason=why").status_code in (404, 405)
     assert not pages.orders
 

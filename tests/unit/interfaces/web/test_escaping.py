@@ -15,7 +15,7 @@ import pytest
 from pages_under_test import PREFIX, Pages
 from sample_status import sample_status
 
-from waybill.interfaces.web.frame import Role
+from waybill.interfaces.operations.declaration import Role
 from waybill.watch.promises.status import WatchStatus
 
 EVIL = "\"'><img src=x onerror=alert(1)><script>alert(1)</script><!--</textarea></title>"

@@ -17,9 +17,9 @@ from pages_under_test import HOST, PREFIX, SECRET, Pages
 from sample_status import NOW_MS
 
 from waybill.config.models import load_config
+from waybill.interfaces.operations.catalogue import PAGE_OPERATIONS
+from waybill.interfaces.operations.declaration import OperationName, Role
 from waybill.interfaces.web.csrf import COOKIE, csrf_token, is_own_origin, new_page_key
-from waybill.interfaces.web.forms import ActionName
-from waybill.interfaces.web.frame import Role
 from waybill.interfaces.web.topic_partition_rows import TopicPartitionFilter
 from waybill.interfaces.web.trace import PageTracer
 
@@ -87,8 +87,8 @@ def test_no_value_at_no_place_of_a_request_to_any_route_is_an_error_of_the_serve
     assert asked[200] > 50, "the sound parts were refused already"
 
 
-@pytest.mark.parametrize("action", ActionName)
-def test_actions_take_any_text_in_their_fields(pages: Pages, runner: asyncio.Runner, action: ActionName) -> None:
+@pytest.mark.parametrize("action", PAGE_OPERATIONS)
+def test_actions_take_any_text_in_their_fields(pages: Pages, runner: asyncio.Runner, action: OperationName) -> None:
     sound = sound_request(Role.ADMIN)
     for value in HOSTILE:
         for name in PARAMETERS:

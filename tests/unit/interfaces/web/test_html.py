@@ -11,7 +11,7 @@ import pytest
 from pages_under_test import PREFIX, Pages
 from sample_status import NOW_MS, flights, sample_status
 
-from waybill.interfaces.web.frame import Role
+from waybill.interfaces.operations.declaration import Role
 from waybill.watch.promises.status import ChainRange, StreamDetails, StreamStatus, TopicPartitionStatus, UnreadPart
 
 MINUTE_MS = 60_000

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from sample_status import NOW_MS, flights, promise, quiet, sample_status
 
 from waybill.base.errors import DocumentDamaged, DocumentTooNew
+from waybill.interfaces.operations.catalogue import PAUSE
+from waybill.interfaces.operations.declaration import Role
 from waybill.interfaces.web.chain_bar import WIDTH, end_of_chain, trend_of, whole_chain
 from waybill.interfaces.web.csrf import is_own_origin
 from waybill.interfaces.web.figures import Tone
-from waybill.interfaces.web.forms import ActionName, command_of
-from waybill.interfaces.web.frame import Links, Role, Viewer
+from waybill.interfaces.web.frame import Links, Viewer
 from waybill.interfaces.web.other_pages import cost_page, incidents_page, kafka_page, replays_page
 from waybill.interfaces.web.stream_page import stream_page
 from waybill.interfaces.web.streams_page import clear_figure, streams_page
@@ -85,7 +86,7 @@ def test_forms_are_allowed_by_role_and_name_the_command() -> None:
 
 def test_a_command_quotes_what_a_shell_would_read() -> None:
     fields = {"stream": "flights"}
-    assert command_of(ActionName.PAUSE, fields, "it's; rm -rf", "ada") == (
+    assert PAUSE.command_line(PAUSE.values_of(fields), "it's; rm -rf", "ada") == (
         "waybill pause flights --reason 'it'\"'\"'s; rm -rf' --by ada"
     )
 

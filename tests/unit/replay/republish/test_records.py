@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.archive.chain.gaps import DecisionRecord
+from waybill.base.decision import Decision
 from waybill.base.errors import RestoreRefused
 from waybill.config.names import TopicPartition
 from waybill.replay.republish.records import (
@@ -27,7 +27,7 @@ from waybill.replay.republish.truncations import EpochRun, check_same_topic
 from waybill.services.store import Store
 
 TP = TopicPartition("flights", 0)
-ANN, BEN = DecisionRecord("power cut", "ann"), DecisionRecord("the topic was cleaned", "ben")
+ANN, BEN = Decision("power cut", "ann"), Decision("the topic was cleaned", "ben")
 
 
 class Objects:

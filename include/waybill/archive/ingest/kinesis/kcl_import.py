@@ -12,11 +12,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from waybill.archive.chain.gaps import DecisionRecord
 from waybill.archive.ingest.kinesis.shard_starts import find_stream_origin, record_shard_start, record_stream_origin
 from waybill.archive.ingest.kinesis.slot_assignment import initial_position
 from waybill.archive.ingest.kinesis.slot_source import SlotSource, creation_id, start_of
 from waybill.archive.ingest.target import IngestServices
+from waybill.base.decision import Decision
 from waybill.base.errors import ConfigError, GapRefused
 from waybill.config.models import Stream
 from waybill.records.shards.checkpoint import PositionKind, ShardPosition
@@ -71,7 +71,7 @@ def propose_lease_imports(services: IngestServices, topic: str, leases: Iterable
 
 
 def import_leases(
-    services: IngestServices, stream: Stream, topic: str, proposals: Sequence[ShardImport], decision: DecisionRecord
+    services: IngestServices, stream: Stream, topic: str, proposals: Sequence[ShardImport], decision: Decision
 ) -> None:
     """Record where the shards start. Raises `GapRefused` if a run has begun the archive in the meantime."""
     slots, generation = _slots(services), stream.generation

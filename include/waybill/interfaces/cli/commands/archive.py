@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from waybill.config.names import Stage
-from waybill.interfaces.cli.commands.options import AsJson, By, OneStream, Reason, StreamName, Yes
+from waybill.interfaces.cli.commands.options import AsJson, By, OneStream, Reason, StreamName, Yes, argument, option
+from waybill.interfaces.operations import parameters as p
 
 app = typer.Typer()
 offsets_app = typer.Typer(help="Committed offsets, lag and stopped topic-partitions.", invoke_without_command=True)
@@ -57,8 +58,8 @@ def offsets_rebuild(
 @offsets_app.command("set")
 def offsets_set(
     stream: StreamName,
-    target: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION", help="The topic-partition.")],
-    offset: Annotated[int, typer.Argument(min=0, help="Where the next backup object starts.")],
+    target: Annotated[str, argument(p.TOPIC_PARTITION)],
+    offset: Annotated[int, argument(p.OFFSET)],
     reason: Reason,
     by: By = None,
 ) -> None:
@@ -128,21 +129,14 @@ def gaps_ls(stream: OneStream = None, as_json: AsJson = False) -> None:
 
 @gaps_app.command("accept")
 def gaps_accept(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    partition: Annotated[int, typer.Argument(min=0, help="Its partition.")],
+    topic: Annotated[str, argument(p.TOPIC)],
+    partition: Annotated[int, argument(p.PARTITION)],
     reason: Reason,
-    stream: Annotated[
-        str | None, typer.Option("--stream", "-s", help="The stream, if several archive the topic.")
-    ] = None,
+    stream: Annotated[str | None, option(p.STREAM_OF_TOPIC, "-s")] = None,
     by: By = None,
-    from_offset: Annotated[
-        int | None, typer.Option("--from", min=0, help="The first lost offset of a broken chain.")
-    ] = None,
-    to_offset: Annotated[int | None, typer.Option("--to", min=0, help="The last lost offset.")] = None,
-    within: Annotated[
-        str | None,
-        typer.Option("--within", metavar="FIRST-LAST", help="Refuse if offsets outside of these would be lost."),
-    ] = None,
+    from_offset: Annotated[int | None, option(p.FIRST_LOST)] = None,
+    to_offset: Annotated[int | None, option(p.LAST_LOST)] = None,
+    within: Annotated[str | None, option(p.WITHIN)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Record a gap with reason, name and time, so that ingest resumes after it.
@@ -166,10 +160,7 @@ def gaps_accept(
     )
 
 
-StageOption = Annotated[
-    list[Stage] | None,
-    typer.Option("--stage", help="Only this stage; may be repeated. Without it, all stages of the stream."),
-]
+StageOption = Annotated[list[Stage] | None, option(p.STAGES)]
 
 
 @app.command()
@@ -198,7 +189,7 @@ def streams(as_json: AsJson = False) -> None:
 @app.command()
 def pause(
     stream: StreamName,
-    reason: Annotated[str, typer.Option(help="Why; recorded with the decision.")],
+    reason: Annotated[str, option(p.PAUSE_REASON)],
     stage: StageOption = None,
     by: Annotated[str | None, typer.Option(help="Who decides; without it, this user.")] = None,
     as_json: AsJson = False,
@@ -213,7 +204,7 @@ def pause(
 @app.command()
 def resume(
     stream: StreamName,
-    reason: Annotated[str, typer.Option(help="Why; recorded with the decision.")],
+    reason: Annotated[str, option(p.PAUSE_REASON)],
     stage: StageOption = None,
     by: Annotated[str | None, typer.Option(help="Who decides; without it, this user.")] = None,
     as_json: AsJson = False,

@@ -6,35 +6,22 @@ from typing import Annotated
 
 import typer
 
-from waybill.interfaces.cli.commands.options import AsJson, By, Reason, StreamName
+from waybill.interfaces.cli.commands.options import AsJson, By, Reason, StreamName, argument, option
+from waybill.interfaces.operations import parameters as p
 
 app = typer.Typer()
 backfill_app = typer.Typer(help="Build a range of a table again, compare, promote, undo.", no_args_is_help=True)
 app.add_typer(backfill_app, name="backfill")
 
 
-OfOffsets = Annotated[
-    list[str] | None,
-    typer.Option("--offsets", metavar="TOPIC/PARTITION@FIRST-LAST", help="flights/0@100-199; repeatable."),
-]
-OfWholePartition = Annotated[
-    list[str] | None, typer.Option("--topic-partition", metavar="TOPIC/PARTITION", help="Only these; repeatable.")
-]
-Since = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help="Messages by Kafka's timestamp: 2026-11-22T10:00:00Z.")
-]
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Not included.")]
-Everything = Annotated[bool, typer.Option("--all", help="Everything that the table has.")]
-OfGeneration = Annotated[
-    int | None,
-    typer.Option(
-        "--generation", min=0, help="Another generation of the table than the stream's; one that is not live is built."
-    ),
-]
-Source = Annotated[
-    str, typer.Option("--source", help="`archive`, or `kafka`: archive again, into a generation that is not live.")
-]
-BackfillId = Annotated[str, typer.Argument(metavar="ID", help="The backfill, as `waybill backfill status` shows it.")]
+OfOffsets = Annotated[list[str] | None, option(p.OFFSETS)]
+OfWholePartition = Annotated[list[str] | None, option(p.TOPIC_PARTITIONS)]
+Since = Annotated[str | None, option(p.SINCE)]
+Until = Annotated[str | None, option(p.UNTIL)]
+Everything = Annotated[bool, option(p.EVERYTHING)]
+OfGeneration = Annotated[int | None, option(p.BACKFILL_GENERATION)]
+Source = Annotated[str, option(p.SOURCE)]
+BackfillId = Annotated[str, argument(p.BACKFILL)]
 
 
 @backfill_app.command("plan")
@@ -73,12 +60,10 @@ def backfill_run(
     everything: Everything = False,
     generation: OfGeneration = None,
     source: Source = "archive",
-    reason: Annotated[str | None, typer.Option("--reason", help="Why; it is stored with the request.")] = None,
+    reason: Annotated[str | None, option(p.REQUEST_REASON)] = None,
     by: By = None,
-    continued: Annotated[str | None, typer.Option("--id", help="Continue this backfill instead.")] = None,
-    rate: Annotated[
-        str | None, typer.Option("--rate", metavar="SIZE", help="At most so much of the archive a second: 10MiB.")
-    ] = None,
+    continued: Annotated[str | None, option(p.CONTINUED_BACKFILL)] = None,
+    rate: Annotated[str | None, option(p.RATE)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Build a range again with the present config, on a branch of the table, in this process. Consumers see nothing.
@@ -89,6 +74,7 @@ def backfill_run(
     from waybill.tables.backfill import RangeChoice
 
     chosen = None
+    values: dict[str, object] = {"generation": generation, "source": source, "rate": rate}
     if continued is None:
         chosen = RangeChoice.parse(
             offsets=offsets or (),
@@ -96,6 +82,9 @@ def backfill_run(
             since=since,
             until=until,
             everything=everything,
+        )
+        values.update(
+            offsets=offsets, topic_partitions=topic_partition, since=since, until=until, everything=everything
         )
     command.run_build(
         stream,
@@ -106,6 +95,7 @@ def backfill_run(
         reason=reason,
         by=by,
         rate=rate,
+        values=values,
         as_json=as_json,
     )
 
@@ -138,9 +128,7 @@ def backfill_promote(
     backfill: BackfillId,
     reason: Reason,
     by: By = None,
-    accept_failed_checks: Annotated[
-        bool, typer.Option("--accept-failed-checks", help="Promote even though a critical check has failed.")
-    ] = False,
+    accept_failed_checks: Annotated[bool, option(p.ACCEPT_FAILED_CHECKS)] = False,
     as_json: AsJson = False,
 ) -> None:
     """Replace the table's rows of the range by those of the backfill. What was appended meanwhile stays."""

@@ -7,17 +7,15 @@ from typing import Annotated
 
 import typer
 
-from waybill.interfaces.cli.commands.options import AsJson, By, Reason, StreamName
+from waybill.interfaces.cli.commands.options import AsJson, By, Reason, StreamName, option
+from waybill.interfaces.operations import parameters as p
 
 app = typer.Typer()
 kafka_app = typer.Typer(help="Kafka itself: topics as declared, risks, losses, producers.", no_args_is_help=True)
 app.add_typer(kafka_app, name="kafka")
 
 Brokers = Annotated[list[int] | None, typer.Option("--broker", help="The id of a lost broker; can be repeated.")]
-Generation = Annotated[
-    int | None,
-    typer.Option("--generation", min=1, help="The generation that archived the lost messages; default: the config's."),
-]
+Generation = Annotated[int | None, option(p.OTHER_GENERATION)]
 Rack = Annotated[str | None, typer.Option("--rack", help="All live brokers of this rack are lost.")]
 
 
@@ -173,10 +171,7 @@ def republish(
     reason: Reason,
     by: By = None,
     generation: Generation = None,
-    abandon: Annotated[
-        int | None,
-        typer.Option("--abandon", help="Publish nothing: leave the publication of this number unfinished for good."),
-    ] = None,
+    abandon: Annotated[int | None, option(p.PUBLICATION)] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Also the messages of abandoned publications, some for the second time.")
     ] = False,

@@ -6,35 +6,31 @@ from typing import Annotated
 
 import typer
 
-from waybill.interfaces.cli.commands.options import AsJson, Reason, StreamName
+from waybill.interfaces.cli.commands.options import AsJson, Reason, StreamName, argument, option
+from waybill.interfaces.operations import parameters as p
 
 app = typer.Typer()
 replay_app = typer.Typer(help="Deliver the messages of some keys between two times again.", no_args_is_help=True)
 app.add_typer(replay_app, name="replay")
 
-RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request, as `waybill replay ls` shows it.")]
+RequestId = Annotated[str, argument(p.REPLAY)]
 Requester = Annotated[str | None, typer.Option("--by", help="Who requests it; default: USER@HOST.")]
 
 
 @replay_app.command("create")
 def replay_create(
     stream: StreamName,
-    begin: Annotated[
-        str, typer.Option("--from", metavar="TIME", help="Messages by Kafka's timestamp: 2026-11-22T10:00:00Z.")
-    ],
-    end: Annotated[str, typer.Option("--to", metavar="TIME", help="Not included.")],
+    begin: Annotated[str, option(p.FROM_TIME)],
+    end: Annotated[str, option(p.TO_TIME)],
     key: Annotated[list[str] | None, typer.Option("--key", help="A message key, as text; repeatable.")] = None,
     key_base64: Annotated[
         list[str] | None, typer.Option("--key-base64", metavar="BASE64", help="A key that is no text; repeatable.")
     ] = None,
-    webhook: Annotated[str | None, typer.Option("--webhook", metavar="URL", help="Deliver to this URL.")] = None,
+    webhook: Annotated[str | None, option(p.URL)] = None,
     kafka: Annotated[
         str | None, typer.Option("--kafka", metavar="CONNECTION/TOPIC", help="Deliver to this Kafka topic.")
     ] = None,
-    s3: Annotated[
-        str | None,
-        typer.Option("--s3", metavar="COMPRESSION", help="Deliver to objects in S3: gzip, zstd or none."),
-    ] = None,
+    s3: Annotated[str | None, option(p.COMPRESSION)] = None,
     priority: Annotated[int, typer.Option("--priority", help="0 to 9; higher ones are served first.")] = 0,
     by: Requester = None,
     idempotency_key: Annotated[

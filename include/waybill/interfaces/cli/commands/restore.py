@@ -7,49 +7,23 @@ from typing import Annotated
 
 import typer
 
-from waybill.interfaces.cli.commands.options import AsJson, By, StreamName
+from waybill.interfaces.cli.commands.options import AsJson, By, StreamName, option
+from waybill.interfaces.operations import parameters as p
 
 app = typer.Typer()
 restore_app = typer.Typer(help="Restore archived messages to a Kafka topic, exactly once.", no_args_is_help=True)
 app.add_typer(restore_app, name="restore")
 
-_TO = typer.Option("--to", metavar="CONNECTION", help="The Airflow connection of the target cluster.")
+_TO = option(p.TO)
 To = Annotated[str, _TO]
-ToTopic = Annotated[
-    str, typer.Option("--to-topic", metavar="TOPIC", help="The target topic; {topic} stands for the archived topic.")
-]
-OfOffsets = Annotated[
-    list[str] | None,
-    typer.Option("--offsets", metavar="TOPIC/PARTITION@FIRST-LAST", help="flights/0@100-199; repeatable."),
-]
-OfPartition = Annotated[
-    list[str] | None, typer.Option("--topic-partition", metavar="TOPIC/PARTITION", help="Only these; repeatable.")
-]
-Until = Annotated[
-    str | None,
-    typer.Option(
-        "--until",
-        metavar="TIME",
-        help="Up to the first message with this Kafka timestamp or a later one: 2026-11-22T10:00:00Z.",
-    ),
-]
-Create = Annotated[bool, typer.Option("--create", help="Create a missing topic with as many partitions as archived.")]
-Replication = Annotated[
-    int, typer.Option("--replication-factor", min=-1, help="Of a topic that is created; -1: the brokers' default.")
-]
-Suspend = Annotated[
-    bool,
-    typer.Option(
-        "--suspend-cleanup",
-        help="The target deletes and compacts nothing while the restore runs; then its own configs come back.",
-    ),
-]
-Registry = Annotated[
-    str | None,
-    typer.Option(
-        "--registry", metavar="CONNECTION", help="Check that this schema registry knows the schema ids of all messages."
-    ),
-]
+ToTopic = Annotated[str, option(p.TO_TOPIC)]
+OfOffsets = Annotated[list[str] | None, option(p.OFFSETS)]
+OfPartition = Annotated[list[str] | None, option(p.TOPIC_PARTITIONS)]
+Until = Annotated[str | None, option(p.UP_TO)]
+Create = Annotated[bool, option(p.CREATE)]
+Replication = Annotated[int, option(p.REPLICATION_FACTOR)]
+Suspend = Annotated[bool, option(p.SUSPEND_CLEANUP)]
+Registry = Annotated[str | None, option(p.REGISTRY)]
 RestoreId = Annotated[str, typer.Argument(metavar="ID", help="The restore, as `waybill restore status` shows it.")]
 
 
@@ -98,9 +72,9 @@ def restore_run(
     replication_factor: Replication = -1,
     suspend_cleanup: Suspend = False,
     registry: Registry = None,
-    reason: Annotated[str | None, typer.Option("--reason", help="Why; it is stored with the plan.")] = None,
+    reason: Annotated[str | None, option(p.PLAN_REASON)] = None,
     by: By = None,
-    continued: Annotated[str | None, typer.Option("--id", help="Continue this restore instead.")] = None,
+    continued: Annotated[str | None, option(p.RESTORE)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Restore, or continue a restore that was interrupted. Each message is in the target once, whatever happens."""

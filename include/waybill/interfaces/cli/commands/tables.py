@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-from waybill.interfaces.cli.commands.options import AsJson, By, LedgerBy, Reason, StreamName
+from waybill.interfaces.cli.commands.options import AsJson, By, LedgerBy, Reason, StreamName, option
+from waybill.interfaces.operations import parameters as p
+from waybill.interfaces.operations.catalogue import REJECT, RELEASE
 
 app = typer.Typer()
 quarantine_app = typer.Typer(help="List, show and retry messages that could not be parsed.", no_args_is_help=True)
@@ -21,15 +23,11 @@ dedup_app = typer.Typer(help="State of deduplication, and its key index.", no_ar
 app.add_typer(dedup_app, name="dedup")
 
 
-OfReason = Annotated[
-    list[str] | None, typer.Option("--reason", metavar="KIND", help="Only this reason, such as not_json; repeatable.")
-]
-OfTopicPartition = Annotated[
-    list[str] | None,
-    typer.Option("--topic-partition", metavar="TOPIC[/PARTITION]", help="Only these; repeatable."),
-]
-FromOffset = Annotated[int | None, typer.Option("--from", min=0, help="The first offset.")]
-ToOffset = Annotated[int | None, typer.Option("--to", min=0, help="The last offset.")]
+OfReason = Annotated[list[str] | None, option(p.REASONS)]
+OfTopicPartition = Annotated[list[str] | None, option(p.TARGETS)]
+FromOffset = Annotated[int | None, option(p.FIRST_OFFSET)]
+ToOffset = Annotated[int | None, option(p.LAST_OFFSET)]
+HeldPlan = Annotated[str | None, option(p.PLAN)]
 
 
 @quarantine_app.command("ls")
@@ -73,15 +71,8 @@ def quarantine_retry(
     topic_partition: OfTopicPartition = None,
     from_offset: FromOffset = None,
     to_offset: ToOffset = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be moved.")] = False,
-    accepted: Annotated[
-        str | None,
-        typer.Option(
-            "--accept-failed-checks",
-            metavar="REASON",
-            help="Move messages although critical checks of their rows fail; the reason is stored.",
-        ),
-    ] = None,
+    dry_run: Annotated[bool, option(p.DRY_RUN)] = False,
+    accepted: Annotated[str | None, option(p.ACCEPTED_BECAUSE)] = None,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
@@ -95,7 +86,15 @@ def quarantine_retry(
     choice = RowFilter.parse(
         reasons=reason or (), targets=topic_partition or (), first_offset=from_offset, last_offset=to_offset
     )
-    command.run_retry(stream, choice, dry_run=dry_run, accepted_because=accepted, by=by, as_json=as_json)
+    values = {
+        "stream": stream,
+        "reasons": reason,
+        "topic_partitions": topic_partition,
+        "first_offset": from_offset,
+        "last_offset": to_offset,
+        "accept_failed_checks": accepted,
+    }
+    command.run_retry(stream, choice, values, dry_run=dry_run, accepted_because=accepted, by=by, as_json=as_json)
 
 
 @generation_app.command("ls")
@@ -110,9 +109,7 @@ def generation_ls(stream: StreamName, as_json: AsJson = False) -> None:
 def generation_promote(
     stream: StreamName,
     reason: Reason,
-    to: Annotated[
-        int | None, typer.Option("--to", min=1, help="The generation; default: the one of the config.")
-    ] = None,
+    to: Annotated[int | None, option(p.TO_GENERATION)] = None,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
@@ -146,11 +143,6 @@ def quality_history(
     command.history(stream, since, as_json=as_json)
 
 
-HeldPlan = Annotated[
-    str | None, typer.Option("--plan", help="The plan that you have looked at: refuse if another one is held.")
-]
-
-
 @quality_app.command("release")
 def quality_release(
     stream: StreamName,
@@ -161,9 +153,8 @@ def quality_release(
 ) -> None:
     """Publish the held rows of a stream as they are. The decision is stored with who made it, when and why."""
     from waybill.interfaces.cli import quality as command
-    from waybill.tables.audit.decisions import DecisionKind
 
-    command.decide(stream, DecisionKind.RELEASED, reason=reason, by=by, plan=plan, as_json=as_json)
+    command.decide(RELEASE, stream, reason=reason, by=by, plan=plan, as_json=as_json)
 
 
 @quality_app.command("reject")
@@ -176,9 +167,8 @@ def quality_reject(
 ) -> None:
     """Drop the held rows of a stream. The next run parses the same messages again, with the config of that time."""
     from waybill.interfaces.cli import quality as command
-    from waybill.tables.audit.decisions import DecisionKind
 
-    command.decide(stream, DecisionKind.REJECTED, reason=reason, by=by, plan=plan, as_json=as_json)
+    command.decide(REJECT, stream, reason=reason, by=by, plan=plan, as_json=as_json)
 
 
 @dedup_app.command("status")

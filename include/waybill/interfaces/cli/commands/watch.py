@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from waybill.interfaces.cli.commands.options import AsJson, By
+from waybill.interfaces.cli.commands.options import AsJson, By, argument, option
+from waybill.interfaces.operations import parameters as p
 
 app = typer.Typer()
 incidents_app = typer.Typer(help="Broken promises: list, show, acknowledge.", no_args_is_help=True)
@@ -66,7 +67,7 @@ def incidents_ls(
 
 @incidents_app.command("show")
 def incidents_show(
-    incident: Annotated[str, typer.Argument(help="The id, as `waybill incidents ls` prints it.")],
+    incident: Annotated[str, argument(p.INCIDENT)],
     as_json: AsJson = False,
 ) -> None:
     """Print all that is known of an incident, and what to do."""
@@ -77,8 +78,8 @@ def incidents_show(
 
 @incidents_app.command("ack")
 def incidents_ack(
-    incident: Annotated[str, typer.Argument(help="The id, as `waybill incidents ls` prints it.")],
-    reason: Annotated[str, typer.Option("--reason", help="What you do about it; it is stored.")],
+    incident: Annotated[str, argument(p.INCIDENT)],
+    reason: Annotated[str, option(p.INCIDENT_REASON)],
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
@@ -86,3 +87,14 @@ def incidents_ack(
     from waybill.interfaces.cli import incidents as command
 
     command.acknowledge(incident, reason=reason, by=by, as_json=as_json)
+
+
+@app.command("decisions")
+def decisions(
+    stream: Annotated[str | None, typer.Option("--stream", help="Only those about this stream.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what people decided in the last 7 days, the newest 50: who, when, why, and through which surface."""
+    from waybill.interfaces.cli import decisions as command
+
+    command.list_decisions(stream, as_json=as_json)
