@@ -44,7 +44,7 @@ from waybill.services.coordination.nodes import CommittedOffset, OffsetCounts, S
 from waybill.tables.audit.counts import AuditCounts
 from waybill.tables.audit.decisions import DecisionKind, HoldDecision
 from waybill.tables.audit.results import Audit, CheckResult
-from waybill.tables.backfill import diff
+from waybill.tables.backfill import diff, events
 from waybill.tables.backfill.build import Built
 from waybill.tables.backfill.compare import Comparison
 from waybill.tables.backfill.events import BackfillAction, BackfillEvent
@@ -65,7 +65,7 @@ from waybill.tables.partition.lateness import Lateness
 from waybill.tables.partition.partition_plan import Plan
 from waybill.tables.partition.staged import Staged, find_staged, record_staged
 from waybill.tables.partition.statistics import ReasonCount, ReasonCounts, RunStatistics
-from waybill.tables.quarantine.staged import CLAIM_VERSION, StagedRetry
+from waybill.tables.quarantine.staged import StagedRetry
 from waybill.tables.spark.group_results import GroupResults, StreamOutcome, StreamResult
 from waybill.watch.incidents.book_document import StoredBook
 from waybill.watch.incidents.incident import (
@@ -340,19 +340,19 @@ SAMPLES: dict[str, Sample] = {
     "chain_start": Sample(
         {"full": ChainStart(100, "an id", 4, Extension.KAFKA)},
         ChainStart.to_json,
-        lambda d: ChainStart.from_json(d, KEY),
+        lambda d: ChainStart.from_json(KEY, d),
     ),
     "gap": Sample(
         {
             "full": Gap(TP, 1, 5, 9, GapKind.RETENTION, "why ü", "ada", MS, {"lost": 4, "text": "x"}),
         },
         Gap.to_json,
-        lambda d: Gap.from_json(d, Gap(TP, 1, 5, 9, GapKind.RETENTION, "", "", 0).name.key("p/")),
+        lambda d: Gap.from_json(Gap(TP, 1, 5, 9, GapKind.RETENTION, "", "", 0).name.key("p/"), d),
     ),
     "topic_settings": Sample(
         {"full": TopicSettings("orders", "id", 3, {"b": "1", "a": "ü"}), "few": TopicSettings("orders", "", 1, {})},
         TopicSettings.to_json,
-        lambda d: TopicSettings.from_json(d, KEY),
+        lambda d: TopicSettings.from_json(KEY, d),
     ),
     "stream_origin": Sample(
         {"full": _ORIGIN, "few": StreamOrigin("arn", MS, frozenset(), ShardPosition.trim_horizon())},
@@ -477,19 +477,19 @@ SAMPLES: dict[str, Sample] = {
             "kafka": Requested("orders", (b"a",), MS, MS + 5, KafkaTarget("kafka", "copy")),
             "s3": Requested("orders", (b"a",), MS, MS + 5, S3Target()),
         },
-        _text(Requested.to_json),
-        lambda d: Requested.from_json(d.decode(), KEY),
+        Requested.to_json,
+        lambda d: Requested.from_json(KEY, d),
     ),
     "replay_cursor": Sample(
         {"full": {"number": 5, "parts": [1]}},
         _text(cast("Any", stored.cursor_json)),
         lambda d: stored._read_cursor(d.decode(), KEY),
     ),
-    "abandoned": Sample({"full": Abandoned("ada", "ü", MS)}, Abandoned.to_json, lambda d: Abandoned.from_json(d, KEY)),
+    "abandoned": Sample({"full": Abandoned("ada", "ü", MS)}, Abandoned.to_json, lambda d: Abandoned.from_json(KEY, d)),
     "republished": Sample(
         {"full": Republished(TP, 1, 0, (EpochRun(5, 9, 3),), "ada", "ü", MS, {"producer": 7})},
         Republished.to_json,
-        lambda d: Republished.from_json(d, KEY),
+        lambda d: Republished.from_json(KEY, d),
     ),
     # --- tables: plans, records, decisions
     "partition_plan": Sample({"full": _PLAN, "few": _EMPTY_PLAN}, Plan.to_json, lambda d: Plan.from_json(KEY, d)),
@@ -620,13 +620,13 @@ SAMPLES: dict[str, Sample] = {
             "full": BackfillEvent("b1", BackfillAction.UNDO, "ada", "ü", AT, 3, False),
             "few": BackfillEvent("b1", BackfillAction.PROMOTE, "ada", "", AT, 1),
         },
-        lambda value: value.to_json(1),
-        lambda d: BackfillEvent.from_json(KEY, d, 1),
+        BackfillEvent.to_json,
+        lambda d: BackfillEvent.from_json(KEY, d),
     ),
     "backfill_claim": Sample(
         {"full": BackfillEvent("b1", BackfillAction.UNDO, "ada", "ü", AT, 3, False)},
-        lambda value: value.to_json(CLAIM_VERSION),
-        lambda d: BackfillEvent.from_json(KEY, d, CLAIM_VERSION),
+        lambda value: events._CLAIM.write(value.to_fields()),
+        lambda d: events.read_claim(KEY, d),
     ),
     "backfill_diff": Sample(
         {"full": _COMPARISON, "few": Comparison()},
