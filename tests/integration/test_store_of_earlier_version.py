@@ -83,8 +83,8 @@ def test_committed_offsets_are_rebuilt_from_the_chains_of_an_earlier_version(
 
 
 REWRITE: dict[str, Callable[[str, bytes], bytes]] = {
-    "gaps/": lambda key, data: Gap.from_json(data, key).to_json(),
-    "starts/": lambda key, data: ChainStart.from_json(data, key).to_json(),
+    "gaps/": lambda key, data: Gap.from_json(key, data).to_json(),
+    "starts/": lambda key, data: ChainStart.from_json(key, data).to_json(),
     "plans/": lambda key, data: Plan.from_json(key, data).to_json(),
     "sweeps/": lambda key, data: SweepPlan.from_json(key, data).to_json(),
     "retries/": lambda key, data: StagedRetry.from_json(key, data).to_json(),

@@ -16,26 +16,30 @@ object, created if absent: the first lane decides, and every later lane uses tha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
+from typing import ClassVar
 
 from waybill.archive.chain import object_reader
-from waybill.base.documents import read_document
-from waybill.base.errors import ChainBroken, DocumentDamaged, MixedFormats
+from waybill.base.documents import Document, Stored, spaced
+from waybill.base.errors import ChainBroken, MixedFormats
 from waybill.config import names
 from waybill.config.names import BackupName, Extension, TopicPartition
 from waybill.services.coordination import CommittedOffset
 from waybill.services.store import Store, StoredObject
 
-_VERSION = 1
-
 
 @dataclass(frozen=True, slots=True)
-class ChainStart:
+class ChainStart(Stored):
     """The offset at which a chain begins, and the state of the topic when that was decided."""
+
+    DOCUMENT: ClassVar = Document(
+        "{where} is not a valid chain start ({kind}: {error}): restore it from the bucket's versions",
+        converts=True,
+        dump=spaced,
+    )
 
     offset: int
     topic_id: str
@@ -45,43 +49,19 @@ class ChainStart:
     extension: Extension
     """The format of the chain's objects."""
 
-    def to_json(self) -> bytes:
-        return json.dumps({"v": _VERSION, **asdict(self)}).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> ChainStart:
-        """Parse the document; `key` names it in errors.
-
-        Raises `DocumentTooNew` for a document of a newer version, `DocumentDamaged` for a damaged one.
-        """
-        try:
-            fields = read_document(data, _VERSION, key)
-            start = cls(
-                offset=int(fields["offset"]),
-                topic_id=str(fields["topic_id"]),
-                partitions=int(fields["partitions"]),
-                extension=Extension(fields["extension"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise DocumentDamaged(
-                f"{key} is not a valid chain start ({type(error).__name__}: {error}): restore it from the bucket's "
-                f"versions"
-            ) from None
-        return start
-
 
 def record_chain_start(store: Store, generation: int, tp: TopicPartition, start: ChainStart) -> ChainStart:
     """Store where a chain begins, unless that is stored already. Return the start that is in force."""
     key = names.chain_start_key(store.prefix, tp.topic, generation, tp.partition)
     existing = store.create_or_read_existing(key, start.to_json())
-    return start if existing is None else ChainStart.from_json(existing, key)
+    return start if existing is None else ChainStart.from_json(key, existing)
 
 
 def find_chain_start(store: Store, generation: int, tp: TopicPartition) -> ChainStart | None:
     """Return where a chain begins; None if that is not stored."""
     key = names.chain_start_key(store.prefix, tp.topic, generation, tp.partition)
     data = store.read_if_exists(key)
-    return None if data is None else ChainStart.from_json(data, key)
+    return None if data is None else ChainStart.from_json(key, data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,21 +13,17 @@ After a `LogTruncated` there is no marker: the chain keeps the messages of the l
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from waybill.archive.chain.backup_object import BackupObject
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged
+from waybill.base.documents import Document, Stored, readable
 from waybill.config import names
 from waybill.config.names import GapName, TopicPartition
 from waybill.records.batches import framing
 from waybill.services.store import Store
-
-_VERSION = 1
 
 GAP_METADATA_KEY = "gap"
 """The key of a gap marker's user metadata. Its value is the `GapKind`; other backup objects do not have this key."""
@@ -46,8 +42,12 @@ class GapKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Stored):
     """One accepted gap: offsets `[first_offset, next_offset)` of a chain, and who accepted it, when and why."""
+
+    DOCUMENT: ClassVar = Document(
+        "{where} is not a valid accepted gap ({kind}: {error}): restore it from the bucket's versions", dump=readable
+    )
 
     tp: TopicPartition
     generation: int
@@ -78,7 +78,7 @@ class Gap:
     def __str__(self) -> str:
         return f"{self.tp} offsets {self.first_offset}–{self.next_offset - 1} ({self.kind})"
 
-    def document(self) -> dict[str, Any]:
+    def to_fields(self) -> dict[str, Any]:
         """Return the fields as they are stored and printed, without the document's version."""
         return {
             "topic": self.tp.topic,
@@ -93,35 +93,22 @@ class Gap:
             "figures": dict(self.figures),
         }
 
-    def to_json(self) -> bytes:
-        return json.dumps({"v": _VERSION, **self.document()}, indent=1, ensure_ascii=False).encode()
-
     @classmethod
-    def from_json(cls, data: bytes, key: str) -> Gap:
-        """Parse the document stored at `key`.
-
-        Raises `DocumentTooNew` for a document of a newer version, `DocumentDamaged` for a damaged one.
-        """
-        try:
-            fields = read_document(data, _VERSION, key)
-            gap = cls(
-                tp=TopicPartition(str(fields["topic"]), int(fields["partition"])),
-                generation=int(fields["generation"]),
-                first_offset=int(fields["first_offset"]),
-                next_offset=int(fields["next_offset"]),
-                kind=GapKind(fields["kind"]),
-                reason=str(fields["reason"]),
-                accepted_by=str(fields["accepted_by"]),
-                accepted_at_ms=int(fields["accepted_at"]),
-                figures=dict(fields["figures"]),
-            )
-            if gap.name != GapName.parse(key) or not 0 <= gap.first_offset <= gap.next_offset:
-                raise ValueError("its content does not match its name")
-        except (KeyError, TypeError, ValueError) as error:
-            raise DocumentDamaged(
-                f"{key} is not a valid accepted gap ({type(error).__name__}: {error}): restore it from the bucket's "
-                f"versions"
-            ) from None
+    def of_fields(cls, where: str, fields: Mapping[str, Any]) -> Self:
+        """Return the gap with these fields. Raises one of `waybill.base.documents.DAMAGES`."""
+        gap = cls(
+            tp=TopicPartition(str(fields["topic"]), int(fields["partition"])),
+            generation=int(fields["generation"]),
+            first_offset=int(fields["first_offset"]),
+            next_offset=int(fields["next_offset"]),
+            kind=GapKind(fields["kind"]),
+            reason=str(fields["reason"]),
+            accepted_by=str(fields["accepted_by"]),
+            accepted_at_ms=int(fields["accepted_at"]),
+            figures=dict(fields["figures"]),
+        )
+        if gap.name != GapName.parse(where) or not 0 <= gap.first_offset <= gap.next_offset:
+            raise ValueError("its content does not match its name")
         return gap
 
 
@@ -132,7 +119,7 @@ def record_gap(store: Store, gap: Gap) -> Gap:
     """Store an accepted gap. Return the one that is in force: this one, or an earlier one of the same name."""
     key = gap.name.key(store.prefix)
     existing = store.create_or_read_existing(key, gap.to_json())
-    return gap if existing is None else Gap.from_json(existing, key)
+    return gap if existing is None else Gap.from_json(key, existing)
 
 
 def withdraw_gap(store: Store, gap: Gap) -> None:
@@ -144,7 +131,7 @@ def find_gap(store: Store, generation: int, tp: TopicPartition, first_offset: in
     """Return the accepted gap with a marker that starts at an offset; None if there is none. One call to S3."""
     key = GapName(tp.topic, generation, tp.partition, first_offset).key(store.prefix)
     data = store.read_if_exists(key)
-    return None if data is None else Gap.from_json(data, key)
+    return None if data is None else Gap.from_json(key, data)
 
 
 def find_truncation(
@@ -180,7 +167,7 @@ def _read(store: Store, prefix: str, is_wanted: Callable[[GapName], bool]) -> It
         except ValueError:
             continue  # not written by Waybill, such as a note for other operators
         if is_wanted(name):
-            yield Gap.from_json(store.read(key), key)
+            yield Gap.from_json(key, store.read(key))
 
 
 # --- the marker -------------------------------------------------------------------------------------------------------

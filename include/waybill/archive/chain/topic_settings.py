@@ -8,42 +8,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Self
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged
+from waybill.base.documents import As, Document, Stored
 from waybill.config import names
 from waybill.services.store import Store
 
-_VERSION = 1
+
+def _by_name(document: Any) -> bytes:
+    """Return JSON in one line, its fields in the order of their names."""
+    return json.dumps(document, sort_keys=True).encode()
+
+
+def _parse_config(config: Mapping[str, str]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in config.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSettings:
+class TopicSettings(Stored):
     """A topic as its cluster described it."""
+
+    DOCUMENT: ClassVar = Document(
+        "{where} does not hold the settings of a topic ({kind}: {error}): remove it; the watch stores them again",
+        converts=True,
+        dump=_by_name,
+    )
 
     topic: str
     topic_id: str
     partitions: int
-    config: Mapping[str, str]
+    config: Annotated[Mapping[str, str], As("", _parse_config, dict)]
     """The configs that are set for the topic itself."""
-
-    def to_json(self) -> bytes:
-        return json.dumps({"v": _VERSION, **asdict(self)}, sort_keys=True).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> Self:
-        """Parse the document; `key` names it in errors. Raises `DocumentTooNew` or `DocumentDamaged`."""
-        try:
-            fields = read_document(data, _VERSION, key)
-            config = {str(name): str(value) for name, value in fields["config"].items()}
-            return cls(str(fields["topic"]), str(fields["topic_id"]), int(fields["partitions"]), config)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DocumentDamaged(
-                f"{key} does not hold the settings of a topic ({type(error).__name__}: {error}): remove it; the watch "
-                f"stores them again"
-            ) from None
 
 
 def record_topic_settings(store: Store, settings: TopicSettings, now_ms: int) -> bool:
@@ -57,4 +53,4 @@ def record_topic_settings(store: Store, settings: TopicSettings, now_ms: int) ->
 def find_topic_settings(store: Store, topic: str) -> TopicSettings | None:
     """Return the last stored settings of a topic; None if there are none."""
     *_, last = (None, *store.keys(names.topic_settings_prefix(store.prefix, topic)))
-    return None if last is None else TopicSettings.from_json(store.read(last), last)
+    return None if last is None else TopicSettings.from_json(last, store.read(last))

@@ -120,6 +120,8 @@ from waybill.config.names.topics import (
     check_stream_name,
     check_topic,
     is_topic,
+    offsets_of_json,
+    offsets_to_json,
     parse_offsets,
 )
 from waybill.config.names.watch import (
@@ -213,6 +215,8 @@ __all__ = [
     "ledger_result_key",
     "name_with_generation",
     "offset_prefix",
+    "offsets_of_json",
+    "offsets_to_json",
     "parse_offsets",
     "period_of_key",
     "plan_key",

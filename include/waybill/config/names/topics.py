@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -46,6 +47,16 @@ class TopicPartition:
         if len(partition) > len(str(MAX_PARTITION)) or int(partition) > MAX_PARTITION:
             raise ValueError(f"{text!r}: Kafka's partitions end at {MAX_PARTITION:,}")
         return cls(topic, int(partition))
+
+
+def offsets_to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, int]:
+    """Return offsets, or times, by topic-partition for a stored document: sorted, by `topic/partition`."""
+    return {str(tp): offset for tp, offset in sorted(offsets.items())}
+
+
+def offsets_of_json(offsets: Mapping[str, int]) -> dict[TopicPartition, int]:
+    """Return what `offsets_to_json` was given. Raises one of `waybill.base.documents.DAMAGES` for other values."""
+    return {TopicPartition.parse(tp): int(offset) for tp, offset in offsets.items()}
 
 
 def parse_offsets(text: str) -> tuple[TopicPartition, tuple[int | None, int | None]]:

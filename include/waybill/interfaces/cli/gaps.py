@@ -111,7 +111,7 @@ def _print_all(streams: Sequence[_StreamGaps], *, as_json: bool) -> None:
         print_json(
             {
                 "stops": [_stop_document(each.stream, stop) for each in streams for stop in each.stops],
-                "accepted": [{"stream": each.stream, **gap.document()} for each in streams for gap in each.accepted],
+                "accepted": [{"stream": each.stream, **gap.to_fields()} for each in streams for gap in each.accepted],
             }
         )
         return
@@ -253,7 +253,7 @@ def run_accept(
             {
                 "stream": name,
                 "new": accepted.is_new,
-                "accepted": [gap.document() for gap in accepted.gaps],
+                "accepted": [gap.to_fields() for gap in accepted.gaps],
                 "committed_offset": accepted.committed_offset,
                 "end_offset": accepted.end_offset,
             }

@@ -227,7 +227,7 @@ def _document(loss: _Loss) -> dict[str, Any]:
         "archived_messages": loss.counts.archived,
         "unknown_offsets": loss.counts.unknown,
         "replaced_offsets": loss.counts.replaced,
-        "accepted": None if gap is None else gap.document(),
+        "accepted": None if gap is None else gap.to_fields(),
         "not_published_offsets": loss.left,
         "abandoned_offsets": loss.abandoned,
         "published": [_record_document(each) for each in loss.records],

@@ -51,7 +51,7 @@ def _document(found: Traced) -> dict[str, Any]:
         "stream": found.stream,
         "message": f"{found.tp}@{found.offset}",
         "object": None if found.object is None else found.object.key,
-        "gap": None if found.gap is None else found.gap.document(),
+        "gap": None if found.gap is None else found.gap.to_fields(),
         "archived": None if found.message is None else _values(found.message),
         "table": found.table or None,
         "quarantined": found.is_quarantined,

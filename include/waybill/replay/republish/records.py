@@ -6,49 +6,42 @@ get one record, and no offset is in two of them, unless a person abandons a reco
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any, ClassVar, Self
 
 from waybill.base.decision import Decision
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged, RestoreRefused
+from waybill.base.documents import As, Document, Stored, readable
+from waybill.base.errors import RestoreRefused
 from waybill.config.names import TopicPartition, republish_abandoned_key, republish_done_key, republish_key
 from waybill.replay.republish.truncations import EpochRun
 from waybill.services.store import Store
 
-_VERSION = 1
-
 
 @dataclass(frozen=True, slots=True)
-class Abandoned:
+class Abandoned(Stored):
     """The decision to leave a record unfinished. Some of its messages may be published."""
+
+    DOCUMENT: ClassVar = Document(
+        "{where} is not a valid decision about published messages ({kind}: {error}): restore it from the bucket's "
+        "versions",
+        converts=True,
+        dump=readable,
+    )
 
     by: str
     reason: str
-    at_ms: int
-
-    def to_json(self) -> bytes:
-        document = {"v": _VERSION, "by": self.by, "reason": self.reason, "at": self.at_ms}
-        return json.dumps(document, indent=1, ensure_ascii=False).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> Abandoned:
-        """Parse the decision stored at `key`. Raises `DocumentTooNew` or `DocumentDamaged`."""
-        try:
-            fields = read_document(data, _VERSION, key)
-            return cls(str(fields["by"]), str(fields["reason"]), int(fields["at"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise DocumentDamaged(
-                f"{key} is not a valid decision about published messages ({type(error).__name__}: {error}): restore it "
-                f"from the bucket's versions"
-            ) from None
+    at_ms: Annotated[int, As("at")]
 
 
 @dataclass(frozen=True, slots=True)
-class Republished:
+class Republished(Stored):
     """Archived messages that are published again, or will be."""
+
+    DOCUMENT: ClassVar = Document(
+        "{where} is not a valid record of published messages ({kind}: {error}): restore it from the bucket's versions",
+        dump=readable,
+    )
 
     tp: TopicPartition
     generation: int
@@ -69,9 +62,8 @@ class Republished:
         """Whether the next run of `waybill kafka republish` goes on with the record."""
         return not self.is_done and self.abandoned is None
 
-    def to_json(self) -> bytes:
-        document = {
-            "v": _VERSION,
+    def to_fields(self) -> dict[str, Any]:
+        return {
             "topic": self.tp.topic,
             "partition": self.tp.partition,
             "generation": self.generation,
@@ -82,28 +74,23 @@ class Republished:
             "at": self.at_ms,
             "delivery": dict(self.delivery),
         }
-        return json.dumps(document, indent=1, ensure_ascii=False).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, key: str) -> Republished:
-        """Parse the record stored at `key`. Raises `DocumentTooNew` or `DocumentDamaged`."""
-        try:
-            fields = read_document(data, _VERSION, key)
-            return cls(
-                TopicPartition(str(fields["topic"]), int(fields["partition"])),
-                int(fields["generation"]),
-                int(fields["number"]),
-                tuple(EpochRun(*map(int, run)) for run in fields["runs"]),
-                str(fields["by"]),
-                str(fields["reason"]),
-                int(fields["at"]),
-                dict(fields["delivery"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise DocumentDamaged(
-                f"{key} is not a valid record of published messages ({type(error).__name__}: {error}): restore it from "
-                f"the bucket's versions"
-            ) from None
+    def of_fields(cls, where: str, fields: Mapping[str, Any]) -> Self:  # noqa: ARG003 - as `Stored` has it
+        return cls(
+            TopicPartition(str(fields["topic"]), int(fields["partition"])),
+            int(fields["generation"]),
+            int(fields["number"]),
+            tuple(EpochRun(*map(int, run)) for run in fields["runs"]),
+            str(fields["by"]),
+            str(fields["reason"]),
+            int(fields["at"]),
+            dict(fields["delivery"]),
+        )
+
+
+_DONE = Document("", dump=readable)
+"""That all messages of a record are published. Nothing reads more than that the object exists."""
 
 
 def list_records(store: Store, generation: int, tp: TopicPartition) -> list[Republished]:
@@ -117,13 +104,13 @@ def list_records(store: Store, generation: int, tp: TopicPartition) -> list[Repu
             return found
         done = store.exists(republish_done_key(store.prefix, tp.topic, generation, tp.partition, number))
         abandoned = None if done else _find_abandoned(store, generation, tp, number)
-        found.append(replace(Republished.from_json(data, key), is_done=done, abandoned=abandoned))
+        found.append(replace(Republished.from_json(key, data), is_done=done, abandoned=abandoned))
 
 
 def _find_abandoned(store: Store, generation: int, tp: TopicPartition, number: int) -> Abandoned | None:
     key = republish_abandoned_key(store.prefix, tp.topic, generation, tp.partition, number)
     data = store.read_if_exists(key)
-    return None if data is None else Abandoned.from_json(data, key)
+    return None if data is None else Abandoned.from_json(key, data)
 
 
 def create_record(
@@ -146,8 +133,7 @@ def record_done(store: Store, record: Republished, at_ms: int, messages: int) ->
     """Store that all messages of a record are published."""
     tp = record.tp
     key = republish_done_key(store.prefix, tp.topic, record.generation, tp.partition, record.number)
-    content = json.dumps({"v": _VERSION, "at": at_ms, "messages": messages}, indent=1).encode()
-    store.create_or_read_existing(key, content)
+    store.create_or_read_existing(key, _DONE.write({"at": at_ms, "messages": messages}))
 
 
 def abandon(store: Store, generation: int, tp: TopicPartition, number: int, decision: Decision, at_ms: int) -> None:

@@ -258,7 +258,7 @@ def _insert(connection: Connection, request: ReplayRequest, idempotency_key: str
     connection.execute(
         insert(requests).values(
             id=request.id,
-            document=request.requested.to_json(),
+            document=request.requested.to_json().decode(),
             stream=request.requested.stream,
             requester=request.requester,
             priority=request.requested.priority,

@@ -20,10 +20,10 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from waybill.base.documents import read_document
-from waybill.base.errors import ConfigError, DocumentDamaged, ReplayRefused
+from waybill.base.documents import As, Document, Stored
+from waybill.base.errors import ConfigError, ReplayRefused
 from waybill.config.models import Config
 from waybill.config.models.quantities import format_duration
 from waybill.config.models.replay import Replay
@@ -36,7 +36,6 @@ MAX_PRIORITY = 9
 _MAX_REQUESTER_CHARACTERS = 200
 _MAX_STREAM_CHARACTERS = 100
 _MAX_TIME_CHARACTERS = 64
-_VERSION = 1
 _FIELDS = ("stream", "keys", "from", "to", "target", "priority")
 _REQUIRED = ("stream", "keys", "from", "to", "target")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -49,61 +48,36 @@ _RANDOM_BITS = 80
 _MAX_ID_MS = (1 << 48) - 1
 
 
+_KEYS = As("", lambda keys: tuple(map(_read_key, keys)), lambda keys: list(map(_key_document, keys)))
+
+
 @dataclass(frozen=True, slots=True)
-class Requested:
-    """What a request asks for. It never changes."""
+class Requested(Stored):
+    """What a request asks for, in the form that `parse_request` reads. It never changes.
+
+    Reading a stored one checks nothing, since the config may have changed.
+    """
+
+    DOCUMENT: ClassVar = Document(
+        "{where} is damaged ({error!r}): restore its row from a backup of the database, or delete the row and create "
+        "the request again",
+        converts=True,
+    )
 
     stream: str
-    keys: tuple[bytes, ...]
+    keys: Annotated[tuple[bytes, ...], _KEYS]
     """Different keys, sorted."""
-    from_ms: int
+    from_ms: Annotated[int, As("from", _read_time, time_text_of)]
     """The first Kafka timestamp of the range, in epoch ms."""
-    to_ms: int
+    to_ms: Annotated[int, As("to", _read_time, time_text_of)]
     """The first Kafka timestamp after the range, in epoch ms."""
-    target: Target
+    target: Annotated[Target, As("", read_target, lambda target: target.document())]
     priority: int = 0
     """From 0 to `MAX_PRIORITY`; a request of a higher one is served first."""
 
-    def document(self) -> dict[str, Any]:
-        """Return the request in the form that `parse_request` reads."""
-        return {
-            "stream": self.stream,
-            "keys": [_key_document(key) for key in self.keys],
-            "from": time_text_of(self.from_ms),
-            "to": time_text_of(self.to_ms),
-            "target": self.target.document(),
-            "priority": self.priority,
-        }
-
     def fingerprint(self) -> str:
         """Return a text that is equal for equal requests, and different for others."""
-        return hashlib.sha256(json.dumps(self.document(), sort_keys=True).encode()).hexdigest()
-
-    def to_json(self) -> str:
-        """Return the request as the database stores it."""
-        return json.dumps({"v": _VERSION, **self.document()}, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str, where: str) -> Requested:
-        """Return the request of `to_json`. `where` names it in errors. The config may have changed: nothing is checked.
-
-        Raises `DocumentTooNew` or `DocumentDamaged`.
-        """
-        try:
-            fields = read_document(text, _VERSION, where)
-            return cls(
-                stream=str(fields["stream"]),
-                keys=tuple(_read_key(key) for key in fields["keys"]),
-                from_ms=_epoch_ms(datetime.fromisoformat(fields["from"])),
-                to_ms=_epoch_ms(datetime.fromisoformat(fields["to"])),
-                target=read_target(fields["target"]),
-                priority=int(fields["priority"]),
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise DocumentDamaged(
-                f"{where} is damaged ({error!r}): restore its row from a backup of the database, or delete the row and "
-                f"create the request again"
-            ) from None
+        return hashlib.sha256(json.dumps(self.to_fields(), sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +262,10 @@ def _time(value: Any, field: str) -> int:
     if moment < 0:
         raise ReplayRefused(f"{value!r} is before 1970", field)
     return moment
+
+
+def _read_time(text: str) -> int:
+    return _epoch_ms(datetime.fromisoformat(text))
 
 
 def _epoch_ms(at: datetime) -> int:

@@ -99,7 +99,7 @@ class StoredRequest:
             "created_at": time_text_of(self.request.created_at_ms),
             "started_at": _time_or_none(self.started_at_ms),
             "finished_at": _time_or_none(self.finished_at_ms),
-            "request": self.request.requested.document(),
+            "request": self.request.requested.to_fields(),
             "progress": {
                 "found": self.progress.found,
                 "delivered": self.progress.delivered,
@@ -120,7 +120,7 @@ class StoredRequest:
         return cls(
             request=ReplayRequest(
                 id=row["id"],
-                requested=Requested.from_json(row["document"], where),
+                requested=Requested.from_json(where, row["document"]),
                 requester=row["requester"],
                 created_at_ms=row["created_at_ms"],
             ),

@@ -5,18 +5,15 @@ So of two people who decide at the same time one is refused, and a plan is eithe
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, ClassVar, Self
 
-from waybill.base.documents import read_document
-from waybill.base.errors import DecisionRefused, DocumentDamaged
+from waybill.base.documents import As, Document, Stored
+from waybill.base.errors import DecisionRefused
 from waybill.config.names import decision_key
 from waybill.services.store import Store
-
-_VERSION = 1
 
 
 class DecisionKind(StrEnum):
@@ -42,37 +39,19 @@ class DecisionKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class HoldDecision:
+class HoldDecision(Stored):
     """One decision, with who made it, when and why."""
 
-    kind: DecisionKind
+    DOCUMENT: ClassVar = Document(
+        "decision {where} cannot be read ({error}): remove the object, and decide again",
+        name="decision {where}",
+        converts=True,
+    )
+
+    kind: Annotated[DecisionKind, As("decision")]
     by: str
     reason: str
     at: datetime
-
-    def to_json(self) -> bytes:
-        """Return the content of the decision's object, with `"v": 1`."""
-        fields = {"v": _VERSION, "decision": self.kind, "by": self.by, "reason": self.reason, "at": self.at.isoformat()}
-        return json.dumps(fields, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_json(cls, key: str, data: bytes) -> Self:
-        """Parse what `to_json` returned; `key` names the object in errors.
-
-        Raises `DocumentTooNew` for a decision of a newer Waybill, `DocumentDamaged` for any other content.
-        """
-        try:
-            fields = read_document(data, _VERSION, f"decision {key}")
-            return cls(
-                DecisionKind(fields["decision"]),
-                str(fields["by"]),
-                str(fields["reason"]),
-                datetime.fromisoformat(fields["at"]),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DocumentDamaged(
-                f"decision {key} cannot be read ({error}): remove the object, and decide again"
-            ) from error
 
 
 def find_decision(store: Store, plan_key: str) -> HoldDecision | None:

@@ -10,16 +10,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar
 
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged
+from waybill.base.documents import As, Document, Stored
 from waybill.config.models.enums import Severity
 
 MAX_EXAMPLES = 10
 """The most examples of one result."""
-
-_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +41,29 @@ class CheckResult:
         return f"{self.check}({written}){observed}{count}"
 
 
+def _result(fields: Mapping[str, Any]) -> CheckResult:
+    return CheckResult(**{**fields, "severity": Severity(fields["severity"]), "examples": tuple(fields["examples"])})
+
+
+_RESULTS = As("", lambda results: tuple(map(_result, results)), lambda results: [asdict(each) for each in results])
+
+
 @dataclass(frozen=True, slots=True)
-class Audit:
+class Audit(Stored):
     """The results of one audit, which is about the staged files of one plan."""
+
+    DOCUMENT: ClassVar = Document(
+        "audit {where} cannot be read ({error}): remove the object, and run again",
+        name="audit {where}",
+        remedy="Let the Waybill that wrote it publish the plan, or remove the object, and run again",
+    )
 
     plan: str
     """The id of the plan."""
-    run_id: str
+    run_id: Annotated[str, As("run")]
     """The run that staged the files."""
     at: datetime
-    results: tuple[CheckResult, ...]
+    results: Annotated[tuple[CheckResult, ...], _RESULTS]
     data_docs: str | None = None
     """The key of the page of Great Expectations' Data Docs; None if the stream has no expectations."""
     generation: int = 1
@@ -71,45 +81,6 @@ class Audit:
 
     def _failed(self, severity: Severity) -> tuple[CheckResult, ...]:
         return tuple(result for result in self.results if not result.success and result.severity is severity)
-
-    def document(self) -> dict[str, Any]:
-        """Return the audit for a JSON document."""
-        return {
-            "plan": self.plan,
-            "run": self.run_id,
-            "at": self.at.isoformat(),
-            "results": [asdict(result) for result in self.results],
-            "data_docs": self.data_docs,
-            "generation": self.generation,
-        }
-
-    def to_json(self) -> bytes:
-        """Return the content of the audit's object, with `"v": 1`."""
-        return json.dumps({"v": _VERSION, **self.document()}, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_json(cls, key: str, data: bytes) -> Self:
-        """Parse what `to_json` returned; `key` names the object in errors.
-
-        Raises `DocumentTooNew` for an audit of a newer Waybill, `DocumentDamaged` for any other content.
-        """
-        remedy = "Let the Waybill that wrote it publish the plan, or remove the object, and run again"
-        try:
-            document = read_document(data, _VERSION, f"audit {key}", remedy=remedy)
-            return cls(
-                document["plan"],
-                document["run"],
-                datetime.fromisoformat(document["at"]),
-                tuple(_result(fields) for fields in document["results"]),
-                document["data_docs"],
-                document["generation"],
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DocumentDamaged(f"audit {key} cannot be read ({error}): remove the object, and run again") from error
-
-
-def _result(fields: Mapping[str, Any]) -> CheckResult:
-    return CheckResult(**{**fields, "severity": Severity(fields["severity"]), "examples": tuple(fields["examples"])})
 
 
 def _text(value: Any) -> str:

@@ -6,17 +6,16 @@ runs go on.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar
 
 from waybill.archive.chain.spans import ArchiveFault
-from waybill.base.documents import read_document
-from waybill.base.errors import BackfillRefused, DocumentDamaged
+from waybill.base.documents import As, Document, Stored, spaced
+from waybill.base.errors import BackfillRefused
 from waybill.config.models import Config, Stream
 from waybill.config.names import TopicPartition, backfill_branch, backfill_built_key
 from waybill.services.store import Store
@@ -45,32 +44,18 @@ from waybill.tables.staging.table_layout import TableLayout, load_data_files
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
-
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class Built(Stored):
     """The record that both branches exist: created if absent."""
 
-    main_base: int
+    DOCUMENT: ClassVar = Document("{where} cannot be read ({error}): restore the object", dump=spaced)
+
+    main_base: Annotated[int, As("main")]
     """The snapshot of `main` that the branch was built on, and that the diff compares with."""
-    quarantine_base: int
+    quarantine_base: Annotated[int, As("quarantine")]
     rows: int
     quarantined: int
-
-    def to_json(self) -> bytes:
-        """Return the content of the record's object, with `"v": 1`."""
-        fields = {"v": _VERSION, "main": self.main_base, "quarantine": self.quarantine_base}
-        return json.dumps({**fields, "rows": self.rows, "quarantined": self.quarantined}).encode()
-
-    @classmethod
-    def from_json(cls, key: str, content: bytes) -> Self:
-        """Parse what `to_json` returned. Raises `DocumentTooNew` or `DocumentDamaged`."""
-        try:
-            fields = read_document(content, _VERSION, key)
-            return cls(fields["main"], fields["quarantine"], fields["rows"], fields["quarantined"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise DocumentDamaged(f"{key} cannot be read ({error}): restore the object") from error
 
 
 def find_built(store: Store, request: BackfillRequest) -> Built | None:
@@ -117,7 +102,7 @@ class BackfillReport:
             "rows": None if self.built is None else self.built.rows,
             "quarantined": None if self.built is None else self.built.quarantined,
             "branch": backfill_branch(request.id),
-            "audit": None if self.audit is None else self.audit.document(),
+            "audit": None if self.audit is None else self.audit.to_fields(),
             "diff": None if self.diff is None else self.diff.document(),
             "events": [event.document() for event in self.events],
         }

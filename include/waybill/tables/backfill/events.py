@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar
 
-from waybill.base.documents import read_document
-from waybill.base.errors import BackfillRefused, DocumentDamaged
+from waybill.base.documents import As, Document, Stored
+from waybill.base.errors import BackfillRefused
 from waybill.config.models import Stream
 from waybill.config.names import backfill_built_key, backfill_event_key, backfill_prefix, retry_key
 from waybill.services.store import Store
@@ -32,8 +32,6 @@ from waybill.tables.quarantine.view import retries_of
 
 ABANDONED_AFTER = timedelta(days=30)
 """A backfill that is neither promoted nor cancelled by then is over: its files are removed."""
-
-_VERSION = 1
 
 
 class BackfillAction(StrEnum):
@@ -74,17 +72,19 @@ _TO = {
 
 
 @dataclass(frozen=True, slots=True)
-class BackfillEvent:
+class BackfillEvent(Stored):
     """One event, which is a claim before it is recorded beside the request."""
 
-    backfill: str
+    DOCUMENT: ClassVar = Document("{where} cannot be read ({error}): restore the object")
+
+    backfill: Annotated[str, As(CLAIM_FIELD)]
     action: BackfillAction
     by: str
     reason: str
     at: datetime
     number: int
     """Events of all backfills of a stream, and retries of its quarantine, are numbered together."""
-    is_effective: bool = True
+    is_effective: Annotated[bool, As("effective")] = True
     """False: when its turn came, another event had made it pointless, and nothing was done."""
 
     def __str__(self) -> str:
@@ -93,51 +93,12 @@ class BackfillEvent:
 
     def document(self) -> dict[str, Any]:
         """Return the event for a JSON document about its backfill."""
-        return {
-            "action": str(self.action),
-            "by": self.by,
-            "reason": self.reason,
-            "at": self.at.isoformat(),
-            "number": self.number,
-            "effective": self.is_effective,
-        }
-
-    def to_json(self, version: int) -> bytes:
-        """Return the content of the event's object, or of the claim's."""
-        document: dict[str, Any] = {
-            "v": version,
-            CLAIM_FIELD: self.backfill,
-            "action": self.action,
-            "by": self.by,
-            "reason": self.reason,
-            "at": self.at.isoformat(),
-            "number": self.number,
-            "effective": self.is_effective,
-        }
-        return json.dumps(document, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_json(cls, key: str, content: bytes, version: int) -> Self:
-        """Parse what `to_json` returned.
-
-        Raises `DocumentTooNew` for a newer Waybill's document, `DocumentDamaged` for one that cannot be parsed.
-        """
-        try:
-            document = read_document(content, version, key)
-            return cls(
-                document[CLAIM_FIELD],
-                BackfillAction(document["action"]),
-                document["by"],
-                document["reason"],
-                datetime.fromisoformat(document["at"]),
-                document["number"],
-                document["effective"],
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise DocumentDamaged(f"{key} cannot be read ({error}): restore the object") from error
+        return {name: value for name, value in self.to_fields().items() if name != CLAIM_FIELD}
 
 
 # --- claims -----------------------------------------------------------------------------------------------------------
+
+_CLAIM = replace(BackfillEvent.DOCUMENT, version=CLAIM_VERSION)
 
 
 def find_claim(store: Store, name: str, stream: Stream, tables: StreamTables) -> BackfillEvent | None:
@@ -146,13 +107,19 @@ def find_claim(store: Store, name: str, stream: Stream, tables: StreamTables) ->
     found = store.read_if_exists(key)
     if found is None or CLAIM_FIELD not in json.loads(found):
         return None
-    return BackfillEvent.from_json(key, found, CLAIM_VERSION)
+    return read_claim(key, found)
+
+
+def read_claim(key: str, content: bytes) -> BackfillEvent:
+    """Parse a claim. Raises `DocumentTooNew` or `DocumentDamaged`."""
+    with _CLAIM.reading(key):
+        return BackfillEvent.of_fields(key, _CLAIM.read(content, key))
 
 
 def make_claim(store: Store, name: str, stream: Stream, tables: StreamTables, claim: BackfillEvent) -> bool:
     """Take the number of `claim`. Return False if a retry or another claim has it."""
     key = _claim_key(store, name, stream, tables, claim.number)
-    content = claim.to_json(CLAIM_VERSION)
+    content = _CLAIM.write(claim.to_fields())
     existing = store.create_or_read_existing(key, content)
     return existing is None or bytes(existing) == content
 
@@ -167,7 +134,7 @@ def _claim_key(store: Store, name: str, stream: Stream, tables: StreamTables, nu
 def events_of(store: Store, request: AnyBackfill) -> list[BackfillEvent]:
     """Return the recorded events of a backfill, in order."""
     prefix = backfill_prefix(store.prefix, request.stream, request.id) + "events/"
-    return [BackfillEvent.from_json(key, store.read(key), _VERSION) for key in store.keys(prefix)]
+    return [BackfillEvent.from_json(key, store.read(key)) for key in store.keys(prefix)]
 
 
 def state_of(store: Store, request: AnyBackfill, before: int | None = None) -> BackfillState:
@@ -208,5 +175,5 @@ def record_event(store: Store, request: AnyBackfill, claim: BackfillEvent, *, is
     applies = not is_blocked and state_of(store, request, before=claim.number) in _FROM[claim.action]
     event = replace(claim, is_effective=applies)
     key = backfill_event_key(store.prefix, request.stream, request.id, claim.number)
-    existing = store.create_or_read_existing(key, event.to_json(_VERSION))
-    return event if existing is None else BackfillEvent.from_json(key, existing, _VERSION)
+    existing = store.create_or_read_existing(key, event.to_json())
+    return event if existing is None else BackfillEvent.from_json(key, existing)

@@ -7,20 +7,17 @@ that is created if absent, and is never changed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, ClassVar
 
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged
+from waybill.base.documents import As, Document, Stored, spaced
 from waybill.config.names import backfill_built_key, backfill_generation_key, backfills_prefix
 from waybill.services.store import Store
 from waybill.tables.backfill.ranges import OffsetRanges
 
-_VERSION = 1
 _OBJECT = "/generation.json"
 
 
@@ -33,8 +30,12 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationRequest:
+class GenerationRequest(Stored):
     """A request to build a generation that is not live."""
+
+    DOCUMENT: ClassVar = Document(
+        "backfill {where} cannot be read ({error}): restore the object", name="backfill {where}"
+    )
 
     id: str
     stream: str
@@ -49,54 +50,10 @@ class GenerationRequest:
     at: datetime
     table_uuid: str
     source: Source
-    ranges: OffsetRanges
+    ranges: Annotated[OffsetRanges, As("range", OffsetRanges.parse, OffsetRanges.document)]
     """What the branch must have."""
-    compared: OffsetRanges
+    compared: Annotated[OffsetRanges, As("", OffsetRanges.parse, OffsetRanges.document)]
     """What the diff compares: the range, and if everything was chosen also what only the live generation has."""
-
-    def to_json(self) -> bytes:
-        """Return the request's object, with `"v": 1`."""
-        document: dict[str, Any] = {
-            "v": _VERSION,
-            "id": self.id,
-            "stream": self.stream,
-            "generation": self.generation,
-            "live": self.live,
-            "by": self.by,
-            "reason": self.reason,
-            "token": self.token,
-            "at": self.at.isoformat(),
-            "table_uuid": self.table_uuid,
-            "source": self.source,
-            "range": self.ranges.document(),
-            "compared": self.compared.document(),
-        }
-        return json.dumps(document, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_json(cls, key: str, content: bytes) -> Self:
-        """Parse what `to_json` returned.
-
-        Raises `DocumentTooNew` for a newer Waybill's request, `DocumentDamaged` for one that cannot be parsed.
-        """
-        try:
-            document = read_document(content, _VERSION, f"backfill {key}")
-            return cls(
-                id=document["id"],
-                stream=document["stream"],
-                generation=document["generation"],
-                live=document["live"],
-                by=document["by"],
-                reason=document["reason"],
-                token=document["token"],
-                at=datetime.fromisoformat(document["at"]),
-                table_uuid=document["table_uuid"],
-                source=Source(document["source"]),
-                ranges=OffsetRanges.parse(document["range"]),
-                compared=OffsetRanges.parse(document["compared"]),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DocumentDamaged(f"backfill {key} cannot be read ({error}): restore the object") from error
 
     def key(self, store: Store) -> str:
         """Return the key of the request's object."""
@@ -127,8 +84,10 @@ def _keys(store: Store, stream: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltGeneration:
+class BuiltGeneration(Stored):
     """The record that the branch has the whole range: created if absent. The diff compares these snapshots."""
+
+    DOCUMENT: ClassVar = Document("{where} cannot be read ({error}): restore the object", dump=spaced)
 
     main: int | None
     quarantine: int | None
@@ -139,36 +98,6 @@ class BuiltGeneration:
     rows: int
     """Of the branch."""
     quarantined: int
-
-    def to_json(self) -> bytes:
-        """Return the content of the record's object, with `"v": 1`."""
-        return json.dumps(
-            {
-                "v": _VERSION,
-                "main": self.main,
-                "quarantine": self.quarantine,
-                "branch": self.branch,
-                "quarantine_branch": self.quarantine_branch,
-                "rows": self.rows,
-                "quarantined": self.quarantined,
-            }
-        ).encode()
-
-    @classmethod
-    def from_json(cls, key: str, content: bytes) -> Self:
-        """Parse what `to_json` returned. Raises `DocumentTooNew` or `DocumentDamaged`."""
-        try:
-            fields = read_document(content, _VERSION, key)
-            return cls(
-                fields["main"],
-                fields["quarantine"],
-                fields["branch"],
-                fields["quarantine_branch"],
-                fields["rows"],
-                fields["quarantined"],
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise DocumentDamaged(f"{key} cannot be read ({error}): restore the object") from error
 
 
 def find_built_generation(store: Store, request: GenerationRequest) -> BuiltGeneration | None:

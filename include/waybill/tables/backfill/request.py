@@ -6,20 +6,18 @@ machine) executes the tasks that the request lists, with the settings that it ho
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, Self
+from typing import Annotated, ClassVar, Protocol
 
-from waybill.base.documents import read_document
-from waybill.base.errors import BackfillRefused, DocumentDamaged
+from waybill.base.documents import As, Document, Stored
+from waybill.base.errors import BackfillRefused
 from waybill.config.names import backfill_plan_id, backfill_request_key, backfills_prefix, check_backfill_id
 from waybill.services.store import Store
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.partition.partition_plan import Plan
 
-_VERSION = 1
 _OBJECT = "/request.json"
 
 
@@ -46,8 +44,12 @@ class AnyBackfill(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BackfillRequest:
+class BackfillRequest(Stored):
     """A backfill of a range of a stream's live generation from the archive."""
+
+    DOCUMENT: ClassVar = Document(
+        "backfill {where} cannot be read ({error}): restore the object", name="backfill {where}"
+    )
 
     id: str
     by: str
@@ -58,8 +60,8 @@ class BackfillRequest:
     """Of the main table: one that was dropped and created again is another table."""
     base: int | None
     """The head of the table's `main` when the backfill was requested."""
-    ranges: OffsetRanges
-    objects_in_part: frozenset[str]
+    ranges: Annotated[OffsetRanges, As("range", OffsetRanges.parse, OffsetRanges.document)]
+    objects_in_part: Annotated[frozenset[str], As("", frozenset, sorted)]
     """Keys of the backup objects that go on beyond the range."""
     plan: Plan
     """Stream, generation, time, parse settings and tasks. Its key is that of the request."""
@@ -84,44 +86,6 @@ class BackfillRequest:
     @property
     def objects(self) -> int:
         return len({span.key for task in self.plan.tasks for span in task})
-
-    def to_json(self) -> bytes:
-        """Return the request's object, with `"v": 1`."""
-        document: dict[str, Any] = {
-            "v": _VERSION,
-            "id": self.id,
-            "by": self.by,
-            "reason": self.reason,
-            "token": self.token,
-            "table_uuid": self.table_uuid,
-            "base": self.base,
-            "range": self.ranges.document(),
-            "objects_in_part": sorted(self.objects_in_part),
-            "plan": json.loads(self.plan.to_json()),
-        }
-        return json.dumps(document, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_json(cls, key: str, content: bytes) -> Self:
-        """Parse what `to_json` returned.
-
-        Raises `DocumentTooNew` for a newer Waybill's request, `DocumentDamaged` for one that cannot be parsed.
-        """
-        try:
-            document = read_document(content, _VERSION, f"backfill {key}")
-            return cls(
-                id=document["id"],
-                by=document["by"],
-                reason=document["reason"],
-                token=document["token"],
-                table_uuid=document["table_uuid"],
-                base=document["base"],
-                ranges=OffsetRanges.parse(document["range"]),
-                objects_in_part=frozenset(document["objects_in_part"]),
-                plan=Plan.from_json(key, json.dumps(document["plan"]).encode()),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DocumentDamaged(f"backfill {key} cannot be read ({error}): restore the object") from error
 
 
 def find_request(store: Store, stream: str, backfill: str) -> BackfillRequest:

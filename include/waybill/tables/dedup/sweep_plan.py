@@ -8,19 +8,16 @@ changed meanwhile.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, ClassVar
 
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged
-from waybill.config.names import TopicPartition
+from waybill.base.documents import As, Document, Stored
+from waybill.config.names import TopicPartition, offsets_of_json, offsets_to_json
 from waybill.tables.dedup.appends import AppendedFile, TablePosition
 from waybill.tables.iceberg.dedup import NO_HORIZON_MS, FirstSweepStart
 
-_VERSION = 1
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -28,11 +25,32 @@ Watermarks = Mapping[TopicPartition, int]
 """The latest arrival of each topic-partition's rows, epoch ms."""
 
 
+_POSITION = As("", lambda values: TablePosition(*values), lambda at: [at.snapshot_id, at.sequence])
+_FILES = As(
+    "",
+    lambda files: tuple(AppendedFile(*each) for each in files),
+    lambda files: [[each.path, each.size_bytes, each.records] for each in files],
+)
+_TOPIC_PARTITIONS = As("", lambda texts: tuple(map(TopicPartition.parse, texts)), lambda tps: list(map(str, tps)))
+_HORIZON = As(
+    "",
+    lambda at_ms: NO_HORIZON_MS if at_ms is None else at_ms,
+    lambda at_ms: None if at_ms == NO_HORIZON_MS else at_ms,
+)
+_BEGINNING = As("", FirstSweepStart.from_document, FirstSweepStart.document, may_lack=True)
+
+
 @dataclass(frozen=True, slots=True)
-class SweepPlan:
+class SweepPlan(Stored):
     """The input of one sweep."""
 
-    key: str
+    DOCUMENT: ClassVar = Document(
+        "plan {where} cannot be read ({error}): remove the object, and run again",
+        name="plan {where}",
+        remedy="Let the Waybill that made the plan execute it, or remove the object, and run again",
+    )
+
+    key: Annotated[str, As(is_place=True)]
     """Object key of the plan."""
     stream: str
     generation: int
@@ -40,23 +58,25 @@ class SweepPlan:
     """No row counts as arrived later."""
     main: str
     """UUID of the swept table."""
-    start: TablePosition
-    end: TablePosition
-    files: tuple[AppendedFile, ...]
-    topic_partitions: tuple[TopicPartition, ...]
+    start: Annotated[TablePosition, _POSITION]
+    end: Annotated[TablePosition, _POSITION]
+    files: Annotated[tuple[AppendedFile, ...], _FILES]
+    topic_partitions: Annotated[tuple[TopicPartition, ...], _TOPIC_PARTITIONS]
     """Sorted: those in the table's progress and in the watermarks."""
-    watermarks: Watermarks
+    watermarks: Annotated[Watermarks, As("", offsets_of_json, offsets_to_json)]
     """The state after the sweep before."""
     window_ms: int
-    horizon_ms: int
+    horizon_ms: Annotated[int, _HORIZON]
     """Kept rows that arrived before it are not compared; `NO_HORIZON_MS`: all are."""
     key_columns: tuple[str, ...]
     source: str | None
     buckets: int
-    beginning: FirstSweepStart | None = None
+    beginning: Annotated[FirstSweepStart | None, _BEGINNING] = None
     """What the first sweep left out, or leaves out if this is the first."""
-    rebuild: str | None = None
-    """The rebuild whose history the plan extends; None: the history with which the unique table began."""
+    rebuild: Annotated[str | None, As(is_left_out=True)] = None
+    """The rebuild whose history the plan extends; None: the history with which the unique table began.
+
+    It is not written then, so that the digest of such a plan is that of an earlier Waybill."""
 
     @property
     def id(self) -> str:
@@ -82,66 +102,6 @@ class SweepPlan:
     def digest(self) -> str:
         """Return a hash of the whole plan, which differs for another plan with the same name."""
         return hashlib.sha256(self.to_json()).hexdigest()
-
-    def to_json(self) -> bytes:
-        """Return the document of `"v": 1`."""
-        document = {
-            "v": _VERSION,
-            "stream": self.stream,
-            "generation": self.generation,
-            "created_at": self.created_at.isoformat(),
-            "main": self.main,
-            "start": [self.start.snapshot_id, self.start.sequence],
-            "end": [self.end.snapshot_id, self.end.sequence],
-            "files": [[file.path, file.size_bytes, file.records] for file in self.files],
-            "topic_partitions": [str(tp) for tp in self.topic_partitions],
-            "watermarks": {str(tp): at for tp, at in sorted(self.watermarks.items())},
-            "window_ms": self.window_ms,
-            "horizon_ms": None if self.horizon_ms == NO_HORIZON_MS else self.horizon_ms,
-            "key_columns": self.key_columns,
-            "source": self.source,
-            "buckets": self.buckets,
-            "beginning": None if self.beginning is None else self.beginning.document(),
-        }
-        if self.rebuild is not None:  # the digest of other plans is that of an earlier Waybill
-            document["rebuild"] = self.rebuild
-        return json.dumps(document, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_json(cls, key: str, text: bytes) -> SweepPlan:
-        """Parse what `to_json` returns.
-
-        Raises `DocumentTooNew` for a plan of a newer Waybill, `DocumentDamaged` for one that cannot be parsed.
-        """
-        remedy = "Let the Waybill that made the plan execute it, or remove the object, and run again"
-        try:
-            document = read_document(text, _VERSION, f"plan {key}", remedy=remedy)
-            return cls._of(key, document)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DocumentDamaged(f"plan {key} cannot be read ({error}): remove the object, and run again") from error
-
-    @classmethod
-    def _of(cls, key: str, document: Mapping[str, Any]) -> SweepPlan:
-        horizon_ms, beginning = document["horizon_ms"], document.get("beginning")
-        return cls(
-            key=key,
-            stream=document["stream"],
-            generation=document["generation"],
-            created_at=datetime.fromisoformat(document["created_at"]),
-            main=document["main"],
-            start=TablePosition(*document["start"]),
-            end=TablePosition(*document["end"]),
-            files=tuple(AppendedFile(*fields) for fields in document["files"]),
-            topic_partitions=tuple(TopicPartition.parse(tp) for tp in document["topic_partitions"]),
-            watermarks={TopicPartition.parse(tp): int(at) for tp, at in document["watermarks"].items()},
-            window_ms=document["window_ms"],
-            horizon_ms=NO_HORIZON_MS if horizon_ms is None else horizon_ms,
-            key_columns=tuple(document["key_columns"]),
-            source=document["source"],
-            buckets=document["buckets"],
-            beginning=None if beginning is None else FirstSweepStart.from_document(beginning),
-            rebuild=document.get("rebuild"),
-        )
 
 
 def epoch_ms(time: datetime) -> int:

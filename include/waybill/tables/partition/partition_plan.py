@@ -8,32 +8,28 @@ after a crash, finds the plan and executes the same, even if the archive has gro
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
-
-from pydantic import ValidationError
+from typing import Annotated, Any, ClassVar
 
 from waybill.archive.chain import chain
 from waybill.archive.chain.chain import ChainObject
 from waybill.archive.chain.span import Span
 from waybill.archive.chain.spans import ArchiveFault, spans_from
-from waybill.base.documents import read_document
-from waybill.base.errors import ChainBroken, DocumentDamaged, MixedFormats, UnexpectedFailure, WaybillError
+from waybill.base.documents import As, Document, Stored
+from waybill.base.errors import ChainBroken, MixedFormats, UnexpectedFailure, WaybillError
 from waybill.config.models import ParseSettings
-from waybill.config.names import TopicPartition
+from waybill.config.names import TopicPartition, offsets_of_json, offsets_to_json
 from waybill.services.coordination import CommittedOffset
 from waybill.services.store import Store
 from waybill.tables.staging.driver import LEAST_TASK_BYTES
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 2
 _LISTING_THREADS = 8
 
 Task = tuple[Span, ...]
@@ -45,67 +41,72 @@ def plan_id(key: str) -> str:
     return key.rsplit("/", 1)[-1].removesuffix(".json")
 
 
+# --- parts of documents ---
+
+
+def faults_document(faults: Mapping[TopicPartition, ArchiveFault]) -> dict[str, Any]:
+    """Return faults for a JSON document: offset and message by `topic/partition`."""
+    return {str(tp): [fault.offset, fault.message] for tp, fault in sorted(faults.items())}
+
+
+def parse_faults(document: Mapping[str, Any]) -> dict[TopicPartition, ArchiveFault]:
+    """Parse what `faults_document` returned."""
+    faults = [ArchiveFault(TopicPartition.parse(tp), *fault) for tp, fault in document.items()]
+    return {fault.tp: fault for fault in faults}
+
+
+def _tasks_document(tasks: tuple[Task, ...]) -> list[list[list[Any]]]:
+    return [
+        [[s.tp.topic, s.tp.partition, s.key, s.first_offset, s.next_offset, s.size_bytes] for s in task]
+        for task in tasks
+    ]
+
+
+def _parse_tasks(document: list[list[list[Any]]]) -> tuple[Task, ...]:
+    return tuple(tuple(_span(fields) for fields in task) for task in document)
+
+
+def _span(fields: list[Any]) -> Span:
+    topic, partition, key, first_offset, next_offset, size_bytes = fields
+    return Span(TopicPartition(topic, partition), key, first_offset, next_offset, size_bytes)
+
+
+OFFSETS = As("", offsets_of_json, offsets_to_json)
+FAULTS = As("", parse_faults, faults_document)
+SETTINGS = As("reading", ParseSettings.model_validate, ParseSettings.document)
+
+
+# --- the plan ---
+
+
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Stored):
     """The input of one partition run."""
 
-    key: str
+    DOCUMENT: ClassVar = Document(
+        "plan {where} cannot be read ({error}): remove the object, and run again",
+        version=2,
+        oldest=2,
+        name="plan {where}",
+        remedy="Let the Waybill that made the plan execute it, or remove the object, and run again",
+    )
+
+    key: Annotated[str, As(is_place=True)]
     """Key of the plan's object."""
     stream: str
     generation: int
     created_at: datetime
-    parse_settings: ParseSettings
-    start: Mapping[TopicPartition, int]
-    end: Mapping[TopicPartition, int]
-    tasks: tuple[Task, ...]
-    faults: Mapping[TopicPartition, ArchiveFault] = field(default_factory=dict)
+    parse_settings: Annotated[ParseSettings, SETTINGS]
+    start: Annotated[Mapping[TopicPartition, int], OFFSETS]
+    end: Annotated[Mapping[TopicPartition, int], OFFSETS]
+    tasks: Annotated[tuple[Task, ...], As("", _parse_tasks, _tasks_document)]
+    faults: Annotated[Mapping[TopicPartition, ArchiveFault], FAULTS] = field(default_factory=dict)
     """Known faults of the archive: these topic-partitions end before them."""
 
     @property
     def id(self) -> str:
         """A short name; plans with the same start have the same."""
         return plan_id(self.key)
-
-    def to_json(self) -> bytes:
-        """Return the content of the plan's object, with `"v": 2`."""
-        document = {
-            "v": _VERSION,
-            "stream": self.stream,
-            "generation": self.generation,
-            "created_at": self.created_at.isoformat(),
-            "reading": self.parse_settings.document(),
-            "start": offsets_document(self.start),
-            "end": offsets_document(self.end),
-            "tasks": [
-                [[s.tp.topic, s.tp.partition, s.key, s.first_offset, s.next_offset, s.size_bytes] for s in task]
-                for task in self.tasks
-            ],
-            "faults": faults_document(self.faults),
-        }
-        return json.dumps(document, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_json(cls, key: str, text: bytes) -> Plan:
-        """Parse what `to_json` returned.
-
-        Raises `DocumentTooNew` for a plan of a newer Waybill, `DocumentDamaged` for any other content.
-        """
-        remedy = "Let the Waybill that made the plan execute it, or remove the object, and run again"
-        try:
-            document = read_document(text, _VERSION, f"plan {key}", oldest=_VERSION, remedy=remedy)
-            return cls(
-                key=key,
-                stream=document["stream"],
-                generation=document["generation"],
-                created_at=datetime.fromisoformat(document["created_at"]),
-                parse_settings=ParseSettings.model_validate(document["reading"]),
-                start=parse_offsets(document["start"]),
-                end=parse_offsets(document["end"]),
-                tasks=tuple(tuple(_span(fields) for fields in task) for task in document["tasks"]),
-                faults=parse_faults(document["faults"]),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
-            raise DocumentDamaged(f"plan {key} cannot be read ({error}): remove the object, and run again") from error
 
 
 # --- what to plan ---
@@ -246,32 +247,3 @@ def _interleave(spans: Mapping[TopicPartition, Sequence[Span]]) -> list[Span]:
             placed.append((before / total, tp, span.first_offset, span))
             before += span.size_bytes
     return [span for *_, span in sorted(placed, key=lambda place: place[:3])]
-
-
-# --- parts of documents ---
-
-
-def offsets_document(progress: Mapping[TopicPartition, int]) -> dict[str, int]:
-    """Return offsets for a JSON document, by `topic/partition`."""
-    return {str(tp): offset for tp, offset in sorted(progress.items())}
-
-
-def parse_offsets(offsets: Mapping[str, int]) -> dict[TopicPartition, int]:
-    """Parse what `offsets_document` returned."""
-    return {TopicPartition.parse(tp): int(offset) for tp, offset in offsets.items()}
-
-
-def faults_document(faults: Mapping[TopicPartition, ArchiveFault]) -> dict[str, Any]:
-    """Return faults for a JSON document: offset and message by `topic/partition`."""
-    return {str(tp): [fault.offset, fault.message] for tp, fault in sorted(faults.items())}
-
-
-def parse_faults(document: Mapping[str, Any]) -> dict[TopicPartition, ArchiveFault]:
-    """Parse what `faults_document` returned."""
-    faults = [ArchiveFault(TopicPartition.parse(tp), *fault) for tp, fault in document.items()]
-    return {fault.tp: fault for fault in faults}
-
-
-def _span(fields: list[Any]) -> Span:
-    topic, partition, key, first_offset, next_offset, size_bytes = fields
-    return Span(TopicPartition(topic, partition), key, first_offset, next_offset, size_bytes)

@@ -22,11 +22,11 @@ from pyiceberg.manifest import DataFile
 from waybill.archive.chain.spans import ArchiveFault
 from waybill.base.documents import read_document
 from waybill.base.errors import DocumentDamaged, PlanUnusable
-from waybill.config.names import TopicPartition, staged_key
+from waybill.config.names import TopicPartition, offsets_of_json, offsets_to_json, staged_key
 from waybill.services.store import Store
 from waybill.tables.iceberg import StreamTables, remove_files
 from waybill.tables.partition.files_sink.writer import FILE_BYTES_PROPERTY, FILES_PROPERTY
-from waybill.tables.partition.partition_plan import Plan, faults_document, offsets_document, parse_faults, parse_offsets
+from waybill.tables.partition.partition_plan import Plan, faults_document, parse_faults
 from waybill.tables.partition.statistics import ROWS_PROPERTY
 from waybill.tables.staging.driver import record_staged_document, staged_files
 from waybill.tables.staging.table_layout import file_entries
@@ -93,7 +93,7 @@ def find_staged(store: Store, plan: Plan, tables: StreamTables) -> Staged | None
             document["run"],
             staged_files(tables.main, document["table"], key),
             staged_files(tables.quarantine, document["quarantine"], key),
-            parse_offsets(document["end"]),
+            offsets_of_json(document["end"]),
             parse_faults(document["faults"]),
             document["properties"],
         )
@@ -109,7 +109,7 @@ def record_staged(store: Store, plan: Plan, staged: Staged) -> bool:
         "run": staged.run_id,
         "table": file_entries(staged.table_files),
         "quarantine": file_entries(staged.quarantine_files),
-        "end": offsets_document(staged.end),
+        "end": offsets_to_json(staged.end),
         "faults": faults_document(staged.faults),
         "properties": dict(staged.properties),
     }

@@ -9,22 +9,19 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import ValidationError
-
-from waybill.base.documents import read_document
-from waybill.base.errors import BackfillUnderWay, DocumentDamaged, ObjectMissing, PlanUnusable
+from waybill.base.documents import DAMAGES, As, Document, Stored
+from waybill.base.errors import BackfillUnderWay, ObjectMissing, PlanUnusable
 from waybill.config.models import ParseSettings
 from waybill.config.names import TopicPartition, retry_offsets_key
 from waybill.services.store import Store
 from waybill.tables.audit import Audit, HoldDecision
+from waybill.tables.partition.partition_plan import SETTINGS
 from waybill.tables.quarantine.offset_sets import OffsetSet
 from waybill.tables.staging.table_layout import FileEntry
-
-_VERSION = 1
 
 CLAIM_FIELD = "backfill"
 """In the place of a retry's record: the id of the backfill that has claimed the number
@@ -33,29 +30,39 @@ CLAIM_VERSION = 2
 """An earlier Waybill, which knows no claims, refuses the document by its version."""
 
 
+def _ranges_document(ranges: Mapping[TopicPartition, tuple[int, int]]) -> dict[str, list[int]]:
+    return {str(tp): list(ends) for tp, ends in sorted(ranges.items())}
+
+
+def _parse_ranges(document: Mapping[str, tuple[int, int]]) -> dict[TopicPartition, tuple[int, int]]:
+    return {TopicPartition.parse(tp): (first, last) for tp, (first, last) in document.items()}
+
+
 @dataclass(frozen=True, slots=True)
-class StagedRetry:
+class StagedRetry(Stored):
     """A retry of a quarantine whose files are staged."""
 
-    key: str
+    DOCUMENT: ClassVar = Document("retry {where} cannot be read ({error}): restore the object, and run again")
+
+    key: Annotated[str, As(is_place=True)]
     number: int
-    run_id: str
+    run_id: Annotated[str, As("run")]
     """The run that wrote the files."""
     created_at: datetime
-    parse_settings: ParseSettings
+    parse_settings: Annotated[ParseSettings, SETTINGS]
     """The settings that the rows were parsed by."""
     choice: Mapping[str, Any]
     """The filter that the user gave; only for people who read the object."""
     rows: int
-    ranges: Mapping[TopicPartition, tuple[int, int]]
+    ranges: Annotated[Mapping[TopicPartition, tuple[int, int]], As("", _parse_ranges, _ranges_document)]
     """The range `[first, next)` of the messages of each topic-partition."""
-    entries: tuple[FileEntry, ...]
+    entries: Annotated[tuple[FileEntry, ...], As("files")]
     """The data files for the table."""
-    offsets_key: str
+    offsets_key: Annotated[str, As("offsets")]
     """Key of the object with the offsets of the messages in the files."""
-    audit: Audit | None = None
+    audit: Annotated[Audit | None, As(is_left_out=True)] = None
     """The audit of the files. None: an earlier Waybill, which made none, recorded the retry."""
-    accepted: HoldDecision | None = None
+    accepted: Annotated[HoldDecision | None, As(is_left_out=True)] = None
     """A person's decision to move the messages although critical checks failed."""
 
     @property
@@ -63,62 +70,27 @@ class StagedRetry:
         """Paths of the data files."""
         return tuple(path for path, *_ in self.entries)
 
-    def to_json(self) -> bytes:
-        """Return the object's content, with `"v": 1`."""
-        document = {
-            "v": _VERSION,
-            "number": self.number,
-            "run": self.run_id,
-            "created_at": self.created_at.isoformat(),
-            "reading": self.parse_settings.document(),
-            "choice": self.choice,
-            "rows": self.rows,
-            "ranges": {str(tp): list(ends) for tp, ends in sorted(self.ranges.items())},
-            "files": list(self.entries),
-            "offsets": self.offsets_key,
-        }
-        if self.audit is not None:
-            document["audit"] = json.loads(self.audit.to_json())
-        if self.accepted is not None:
-            document["accepted"] = json.loads(self.accepted.to_json())
-        return json.dumps(document, separators=(",", ":")).encode()
-
     @classmethod
-    def from_json(cls, key: str, text: bytes) -> Self:
+    def from_json(cls, where: str, data: bytes | str) -> Self:
         """Parse what `to_json` returned.
 
         Raises `BackfillUnderWay` for the claim of a backfill, `DocumentTooNew` for a newer Waybill's document,
         `DocumentDamaged` for one that cannot be parsed.
         """
         try:
-            document = read_document(text, CLAIM_VERSION, key)
+            document = _CLAIM.read(data, where)
             if CLAIM_FIELD in document:
                 raise BackfillUnderWay(
                     f"backfill {document[CLAIM_FIELD]} is being changed ({document['action']}) by {document['by']} "
                     f"since {document['at']}: try again in a moment. If that process was killed, any command `waybill "
                     f"backfill {document['action']} STREAM {document[CLAIM_FIELD]}` ends what it began"
                 )
-            read_document(text, _VERSION, key)
-            return cls(
-                key=key,
-                number=document["number"],
-                run_id=document["run"],
-                created_at=datetime.fromisoformat(document["created_at"]),
-                parse_settings=ParseSettings.model_validate(document["reading"]),
-                choice=document["choice"],
-                rows=document["rows"],
-                ranges={TopicPartition.parse(tp): (first, last) for tp, (first, last) in document["ranges"].items()},
-                entries=tuple(document["files"]),
-                offsets_key=document["offsets"],
-                audit=Audit.from_json(key, json.dumps(document["audit"]).encode()) if "audit" in document else None,
-                accepted=_read_decision(key, document["accepted"]) if "accepted" in document else None,
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
-            raise DocumentDamaged(f"retry {key} cannot be read ({error}): restore the object, and run again") from error
+            return cls.of_part(where, document)
+        except DAMAGES as error:
+            raise cls.DOCUMENT.damage(where, error) from error
 
 
-def _read_decision(key: str, fields: Mapping[str, Any]) -> HoldDecision:
-    return HoldDecision.from_json(key, json.dumps(fields).encode())
+_CLAIM = replace(StagedRetry.DOCUMENT, version=CLAIM_VERSION)
 
 
 def find_retry(store: Store, key: str) -> StagedRetry | None:

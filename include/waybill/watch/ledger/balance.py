@@ -192,7 +192,7 @@ class Line:
             "removed_by_compaction": None if log.messages is None else log.unexplained,
             "reason_not_recorded": None if log.messages is None else log.unknown,
             "accepted_gaps": log.gaps,
-            "gaps": [gap.document() for gap in self.gaps],
+            "gaps": [gap.to_fields() for gap in self.gaps],
             "tables": None
             if messages is None
             else {

@@ -192,7 +192,7 @@ class VerifyReport:
             "figures": asdict(self.figures),
             "faults": [fault.document() for fault in self.faults],
             "notes": list(self.notes),
-            "accepted": [gap.document() for gap in self.accepted],
+            "accepted": [gap.to_fields() for gap in self.accepted],
         }
 
 

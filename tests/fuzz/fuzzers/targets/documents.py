@@ -36,9 +36,9 @@ _GAP = Gap(_TP, 1, 5, 9, GapKind.RETENTION, "why", "ada", 1_700_000_000_000, {"l
 _KEY = _GAP.name.key("p")
 
 _READERS: dict[str, Callable[[bytes], object]] = {
-    "gap": lambda data: Gap.from_json(data, _KEY),
-    "topic": lambda data: TopicSettings.from_json(data, _KEY),
-    "start": lambda data: ChainStart.from_json(data, _KEY),
+    "gap": lambda data: Gap.from_json(_KEY, data),
+    "topic": lambda data: TopicSettings.from_json(_KEY, data),
+    "start": lambda data: ChainStart.from_json(_KEY, data),
     "committed": lambda data: CommittedOffset.from_document(data, 1, _KEY),
     "stop": lambda data: Stop.from_document(_TP, data, _KEY),
     "decision": lambda data: HoldDecision.from_json(_KEY, data),
@@ -47,9 +47,9 @@ _READERS: dict[str, Callable[[bytes], object]] = {
     "sweep": lambda data: SweepPlan.from_json(_KEY, data),
     "backfill": lambda data: BackfillRequest.from_json(_KEY, data),
     "restore": lambda data: RestorePlan.from_json(_KEY, data),
-    "abandoned": lambda data: Abandoned.from_json(data, _KEY),
-    "republished": lambda data: Republished.from_json(data, _KEY),
-    "replay": lambda data: Requested.from_json(data.decode(errors="replace"), _KEY),
+    "abandoned": lambda data: Abandoned.from_json(_KEY, data),
+    "republished": lambda data: Republished.from_json(_KEY, data),
+    "replay": lambda data: Requested.from_json(_KEY, data.decode(errors="replace")),
     "samples": lambda data: Samples.parse(gzip.compress(data, 1)),
     "volumes": lambda data: Volumes.parse(gzip.compress(data, 1)),
     "kafka": lambda data: KafkaMemory.parse(gzip.compress(data, 1)),

@@ -24,7 +24,7 @@ STARTS = st.builds(
 
 @given(STARTS)
 def test_a_chain_start_survives_a_round_trip(start: ChainStart) -> None:
-    assert ChainStart.from_json(start.to_json(), KEY) == start
+    assert ChainStart.from_json(KEY, start.to_json()) == start
 
 
 def test_the_key_contains_topic_generation_and_partition() -> None:
@@ -43,4 +43,4 @@ def test_the_key_contains_topic_generation_and_partition() -> None:
 )
 def test_an_invalid_document_is_rejected(data: bytes, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        ChainStart.from_json(data, KEY)
+        ChainStart.from_json(KEY, data)

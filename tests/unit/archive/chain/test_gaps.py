@@ -34,7 +34,7 @@ GAPS = st.builds(
 @given(GAPS, st.sampled_from(["", "a", "gaps/gaps"]))
 def test_a_gap_survives_a_round_trip_through_its_document_and_name(gap: Gap, prefix: str) -> None:
     key = gap.name.key(prefix)
-    assert Gap.from_json(gap.to_json(), key) == gap
+    assert Gap.from_json(key, gap.to_json()) == gap
     assert GapName.parse(key) == gap.name
     assert key.startswith(names.gap_prefix(prefix, gap.tp.topic, gap.generation, gap.tp.partition))
     assert key.startswith(names.gaps_prefix(prefix))
@@ -68,7 +68,7 @@ KEY = GAP.name.key("p")
 )
 def test_an_invalid_document_is_rejected(data: bytes, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        Gap.from_json(data, KEY)
+        Gap.from_json(KEY, data)
 
 
 def test_key_document_and_text_of_a_gap() -> None:

@@ -75,7 +75,7 @@ def test_what_no_record_has_is_what_is_left(taken: list[tuple[int, int]]) -> Non
 
 def test_record_is_read_as_it_was_written() -> None:
     record = Republished(TP, 2, 3, (EpochRun(5, 9, 1),), "ann", "power cut", 7, {"producer_id": 4, "ends": [1]})
-    assert Republished.from_json(record.to_json(), "key") == record
+    assert Republished.from_json("key", record.to_json()) == record
 
 
 def test_abandoned_record_is_not_continued_and_names_who_decided(store: Store) -> None:
