@@ -79,9 +79,9 @@ class SlotFetch:
         finally:
             self._object.abort()
         if slot_read is not None:
-            self._record(slot_read)
+            self._record_slot_read(slot_read)
 
-    def _record(self, slot_read: SlotRead) -> None:
+    def _record_slot_read(self, slot_read: SlotRead) -> None:
         """Store how far the slot is read. No commit depends on it, so an error is logged."""
         try:
             self._target.services.coordinator.record_slot_read(self._target.tp, slot_read)
