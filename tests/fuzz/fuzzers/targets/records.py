@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import random
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -192,6 +192,14 @@ def _check_batches(inputs: Sequence[bytes]) -> None:
             assert other is None, other
             assert rows == np.concatenate([np.empty(0, np.int64), *offsets]).tolist()
             assert rows == sorted(set(rows))
+
+
+def accepted_batches(inputs: Sequence[bytes]) -> Iterator[tuple[bytes, list[Record]]]:
+    """Yield each batch of inputs of the target `decode` that Waybill decodes, with its messages."""
+    for data in filter(None, map(_batch, inputs)):
+        found, error = _read(lambda data=data: list(decode(data, where=_WHERE)))
+        if error is None:
+            yield data, _rows(found)
 
 
 def _rows(found: Sequence[pa.RecordBatch]) -> list[Record]:
