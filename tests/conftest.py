@@ -40,6 +40,8 @@ _HURTFUL = (
     "stop_zookeeper",
     "wipe_zookeeper",
 )
+_DEEP_TIMEOUT_SECONDS = 900
+"""For deep tests without a timeout of their own: a property has four times as many examples there."""
 _SAMPLE = 2
 """How many parameters of a `matrix` test `make test-deep` runs."""
 
@@ -51,6 +53,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("tables")
     if item.get_closest_marker("stack_alone"):
         item.add_marker("deep")
+    if os.environ.get("WAYBILL_DEEP") == "1" and item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(_DEEP_TIMEOUT_SECONDS))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -16,7 +16,7 @@ from in_parallel import run_dag
 from devstack import Stack
 from devstack.airflow import AirflowClient, RunState
 from waybill.config import load_config
-from waybill.incidents.finding import TASKS, Finding, Verdict
+from waybill.incidents.finding import REACHABLE, TASKS, Finding, Verdict
 from waybill.watch.measure import measure
 from waybill.watch.services import WatchServices
 
@@ -85,7 +85,7 @@ def tasks_of(dag: str, config_file: Path) -> Finding:
     with WatchServices(config, find_connection) as services:
         findings = measure(config, services, int(time.time() * 1000), stores=False).findings
     [finding] = [each for each in findings if each.promise == TASKS and each.subject == dag]
-    [airflow] = [each for each in findings if each.subject == "Airflow"]
+    [airflow] = [each for each in findings if (each.promise, each.subject) == (REACHABLE, "Airflow")]
     assert airflow.verdict is Verdict.KEPT, airflow
     return finding
 
