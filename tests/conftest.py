@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from devstack import Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 # A background job of a script inherits that SIGINT is ignored, and its child processes do, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,6 +43,8 @@ _HURTFUL = (
 )
 _DEEP_TIMEOUT_SECONDS = 900
 """For deep tests without a timeout of their own: a property has four times as many examples there."""
+_HALVES = ("1", "2")
+"""The values of `make test-deep HALF=…`."""
 _SAMPLE = 2
 """How many parameters of a `matrix` test `make test-deep` runs."""
 
@@ -65,26 +67,45 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     leaves out the tests of the other half.
     """
     if config.option.markexpr != "drill":
-        drills = [item for item in items if item.get_closest_marker("drill")]
-        config.hook.pytest_deselected(items=drills)
-        items[:] = [item for item in items if item not in drills]
+        _leave_out(config, items, [item for item in items if item.get_closest_marker("drill")])
     if half := os.environ.get("WAYBILL_DEEP_HALF"):
-        others = [item for item in items if str(zlib.crc32(item.nodeid.partition("[")[0].encode()) % 2 + 1) != half]
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in set(others)]
-    if os.environ.get("WAYBILL_MATRIX") == "full":
-        return
-    matrices: dict[tuple[Path, str], list[pytest.Item]] = {}
+        if half not in _HALVES:
+            raise pytest.UsageError(
+                f"HALF is {half!r}: give one of {' and '.join(_HALVES)}, or leave it out for all tests"
+            )
+        _leave_out(config, items, [item for item in items if _half_of(item) != half])
+    if os.environ.get("WAYBILL_MATRIX") != "full":
+        _leave_out(config, items, _beyond_samples(items))
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], left_out: Collection[pytest.Item]) -> None:
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _half_of(item: pytest.Item) -> str:
+    """Return the half of the deep tests that a test is in, with all its parameters. Only its name decides."""
+    return _HALVES[zlib.crc32(_test_of(item).encode()) % len(_HALVES)]
+
+
+def _beyond_samples(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the deep parameters of `matrix` tests that are not in the sample."""
+    matrices: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("matrix") and item.get_closest_marker("deep"):
-            matrices.setdefault((item.path, item.nodeid.partition("[")[0]), []).append(item)
-    left_out = set()
+            matrices.setdefault(_test_of(item), []).append(item)
+    beyond: list[pytest.Item] = []
     for matrix in matrices.values():
         sample = {matrix[number * len(matrix) // _SAMPLE] for number in range(_SAMPLE)}
-        left_out |= set(matrix) - sample
-    if left_out:
-        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-        items[:] = [item for item in items if item not in left_out]
+        beyond += [item for item in matrix if item not in sample]
+    return beyond
+
+
+def _test_of(item: pytest.Item) -> str:
+    """Return the file and name of a test, without its parameters."""
+    return item.nodeid.partition("[")[0]
 
 
 def pytest_collection_finish() -> None:

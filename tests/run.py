@@ -34,6 +34,7 @@ SHORT, DEEP = "not deep", "deep or hypothesis"
 NO_TEST_SELECTED = 5
 PROGRESS = re.compile(r"tests/\S+\.py .*\[ *\d+%\]\n")
 _DURATIONS = ("--durations=8", "--durations-min=10")
+"""Each part prints its slowest tests."""
 _POLL_SECONDS = 0.5
 _INTERRUPT_SECONDS = 60.0
 
@@ -93,19 +94,9 @@ class Run:
         self._started = time.monotonic()
         self._lines: list[str] = []
         self._cpu_seconds = 0.0
+        command = ["nice", "-n", str(part.niceness), sys.executable, "-m", "pytest", *_DURATIONS]
         self.process = subprocess.Popen(
-            [
-                "nice",
-                "-n",
-                str(part.niceness),
-                sys.executable,
-                "-m",
-                "pytest",
-                "-m",
-                part.select,
-                *_DURATIONS,
-                *part.arguments,
-            ],
+            [*command, "-m", part.select, *part.arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

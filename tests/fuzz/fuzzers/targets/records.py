@@ -60,6 +60,11 @@ def _bytes(chance: random.Random) -> bytes | None:
     return chance.choice([None, b"", b"k", b"v" * chance.randrange(1, 70), chance.randbytes(chance.randrange(40))])
 
 
+def at_offset(batch: bytes, base_offset: int) -> bytes:
+    """Return a batch with another base offset, which its CRC does not cover."""
+    return struct.pack(">q", base_offset) + batch[8:]
+
+
 # --- framing ----------------------------------------------------------------------------------------------------------
 
 
@@ -71,7 +76,7 @@ def _make_frames(chance: random.Random) -> bytes:
             empty_batch(0, chance.choice([1, 5, 1 << 31]), leader_epoch=1),
             chance.choice(_CONTROL), _CHECKPOINT,
         ])  # fmt: skip
-        pieces.append(struct.pack(">q", min(offset, (1 << 63) - 1)) + batch[8:])
+        pieces.append(at_offset(batch, min(offset, (1 << 63) - 1)))
         offset += chance.choice([0, 1, 5, 200, 1 << 31])
     data = bytearray(b"".join(pieces))
     for _ in range(chance.choice([0, 1, 1, 2])):
@@ -262,7 +267,7 @@ def _expected(header: BatchHeader, section: bytes) -> list[Record] | None:
             headers = tuple(_header(reader) for _ in range(_count(reader)))
             if reader.at != end or not last < offset < header.next_offset:
                 return None
-            records.append(Record(offset, max(-_MAX_MS, min(time, _MAX_MS)), key, value, headers))
+            records.append(Record(offset, kept_ms(time), key, value, headers))
             last = offset
     except _Malformed:
         return None
@@ -283,7 +288,10 @@ def _count(reader: _Reader) -> int:
     return count
 
 
-_MAX_MS = (2**63 - 1) // 1000
+def kept_ms(time_ms: int) -> int:
+    """Return a time as Waybill keeps it: in microseconds, so that times beyond their range are at its ends."""
+    last_ms = (2**63 - 1) // 1000
+    return max(-last_ms, min(time_ms, last_ms))
 
 
 def _wrapped(number: int) -> int:
