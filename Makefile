@@ -7,6 +7,7 @@ PYTEST_ARGS ?=#                 e.g. PYTEST_ARGS="tests/unit -k framing"
 SEEDS ?= 20#                    how many scenarios `make chaos` runs
 FIRST_SEED ?= 1#                its first one; SEEDS=1 FIRST_SEED=17 runs scenario 17 again
 MATRIX ?= sample#               full: `make test-deep` runs all parameters of the long kill matrices
+HALF ?=#                        1 or 2: `make test-deep` runs that half of its tests, as CI does on every other day
 GUARD ?= on#                    off: S3 ignores the condition of creates, and the harness must find what that does
 SPARK_ENV_ARGS ?=#              e.g. SPARK_ENV_ARGS="--extra my-parser.txt"
 MINUTES ?= 5#                   how long `make fuzz` runs, all targets together
@@ -52,7 +53,7 @@ test: $(READY) ## Unit, integration, fault and end-to-end tests; starts the serv
 
 .PHONY: test-deep
 test-deep: $(READY) ## The long ones: kill matrices (MATRIX=full: all of them), seeds, clusters, elections, many examples
-	@WAYBILL_MATRIX=$(MATRIX) $(BIN)/python tests/run.py deep
+	@WAYBILL_MATRIX=$(MATRIX) WAYBILL_DEEP_HALF=$(HALF) $(BIN)/python tests/run.py deep
 
 .PHONY: chaos
 chaos: $(READY) ## Kill, freeze and cut while lanes work: SEEDS scenarios from FIRST_SEED on, and a report

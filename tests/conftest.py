@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 import uuid
+import zlib
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from devstack import Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 # A background job of a script inherits that SIGINT is ignored, and its child processes do, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,6 +41,10 @@ _HURTFUL = (
     "stop_zookeeper",
     "wipe_zookeeper",
 )
+_DEEP_TIMEOUT_SECONDS = 900
+"""For deep tests without a timeout of their own: a property has four times as many examples there."""
+_HALVES = ("1", "2")
+"""The values of `make test-deep HALF=…`."""
 _SAMPLE = 2
 """How many parameters of a `matrix` test `make test-deep` runs."""
 
@@ -51,30 +56,56 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("tables")
     if item.get_closest_marker("stack_alone"):
         item.add_marker("deep")
+    if os.environ.get("WAYBILL_DEEP") == "1" and item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(_DEEP_TIMEOUT_SECONDS))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out drills, unless `-m drill` selects them, and most deep parameters of tests with the marker `matrix`.
 
-    `MATRIX=full` asks for all parameters. The sample is spread over them, and always the same.
+    `MATRIX=full` asks for all parameters. The sample is spread over them, and always the same. `HALF=1` or `HALF=2`
+    leaves out the tests of the other half.
     """
     if config.option.markexpr != "drill":
-        drills = [item for item in items if item.get_closest_marker("drill")]
-        config.hook.pytest_deselected(items=drills)
-        items[:] = [item for item in items if item not in drills]
-    if os.environ.get("WAYBILL_MATRIX") == "full":
-        return
-    matrices: dict[tuple[Path, str], list[pytest.Item]] = {}
+        _leave_out(config, items, [item for item in items if item.get_closest_marker("drill")])
+    if half := os.environ.get("WAYBILL_DEEP_HALF"):
+        if half not in _HALVES:
+            raise pytest.UsageError(
+                f"HALF is {half!r}: give one of {' and '.join(_HALVES)}, or leave it out for all tests"
+            )
+        _leave_out(config, items, [item for item in items if _half_of(item) != half])
+    if os.environ.get("WAYBILL_MATRIX") != "full":
+        _leave_out(config, items, _beyond_samples(items))
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], left_out: Collection[pytest.Item]) -> None:
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+
+
+def _half_of(item: pytest.Item) -> str:
+    """Return the half of the deep tests that a test is in, with all its parameters. Only its name decides."""
+    return _HALVES[zlib.crc32(_test_of(item).encode()) % len(_HALVES)]
+
+
+def _beyond_samples(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the deep parameters of `matrix` tests that are not in the sample."""
+    matrices: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("matrix") and item.get_closest_marker("deep"):
-            matrices.setdefault((item.path, item.nodeid.partition("[")[0]), []).append(item)
-    left_out = set()
+            matrices.setdefault(_test_of(item), []).append(item)
+    beyond: list[pytest.Item] = []
     for matrix in matrices.values():
         sample = {matrix[number * len(matrix) // _SAMPLE] for number in range(_SAMPLE)}
-        left_out |= set(matrix) - sample
-    if left_out:
-        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-        items[:] = [item for item in items if item not in left_out]
+        beyond += [item for item in matrix if item not in sample]
+    return beyond
+
+
+def _test_of(item: pytest.Item) -> str:
+    """Return the file and name of a test, without its parameters."""
+    return item.nodeid.partition("[")[0]
 
 
 def pytest_collection_finish() -> None:

@@ -33,6 +33,8 @@ SHORT, DEEP = "not deep", "deep or hypothesis"
 """The marker expressions of `make test` and `make test-deep`."""
 NO_TEST_SELECTED = 5
 PROGRESS = re.compile(r"tests/\S+\.py .*\[ *\d+%\]\n")
+_DURATIONS = ("--durations=8", "--durations-min=10")
+"""Each part prints its slowest tests."""
 _POLL_SECONDS = 0.5
 _INTERRUPT_SECONDS = 60.0
 
@@ -49,8 +51,14 @@ class Part:
 
 
 def without_servers(kind: str) -> list[Part]:
-    """Return the parts that need no stack. `kind`: the marker expression that all parts have in common."""
-    return [Part("Tests without servers", kind, ("tests/unit", "tests/model", "tests/fuzz"), niceness=5)]
+    """Return the parts that need no stack. `kind`: the marker expression that all parts have in common.
+
+    There are two, since they go on when the others have ended, on both cores.
+    """
+    return [
+        Part("Unit tests", kind, ("tests/unit",), niceness=5),
+        Part("Model checks and fuzzers", kind, ("tests/model", "tests/fuzz"), niceness=5),
+    ]
 
 
 def with_servers(kind: str) -> list[Part]:
@@ -86,8 +94,9 @@ class Run:
         self._started = time.monotonic()
         self._lines: list[str] = []
         self._cpu_seconds = 0.0
+        command = ["nice", "-n", str(part.niceness), sys.executable, "-m", "pytest", *_DURATIONS]
         self.process = subprocess.Popen(
-            ["nice", "-n", str(part.niceness), sys.executable, "-m", "pytest", "-m", part.select, *part.arguments],
+            [*command, "-m", part.select, *part.arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -1,7 +1,7 @@
 """Airflow on SQLite with the LocalExecutor, and a client of its REST API.
 
 Its four components are separate servers instead of one `airflow standalone`: each has its own log, and the stack
-notices when one of them ends (`standalone` continues without a scheduler).
+starts one again that ends (`standalone` continues without a scheduler).
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
 USER = "admin"
 MIGRATION_SERVER = "airflow-db"
+SCHEDULER = "airflow-scheduler"
 _COMPONENTS = ("scheduler", "dag-processor", "api-server", "triggerer")
 _DATABASE_LOCKED_SECONDS = 120.0
+_RESTARTS = 5
+"""Airflow expects a supervisor: its scheduler ends when a query of its main loop finds SQLite locked for 5 s."""
 _CONFIG_PROBLEMS = "config_problems.py"
 _HEALTH = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 
@@ -118,6 +121,7 @@ class Airflow:
             drop_environment=("AIRFLOW__", "PYTHONDONTWRITEBYTECODE"),
             forks=True,
             once=once,
+            restarts=0 if once else _RESTARTS,
         )
 
     def _passwords(self) -> Path:

@@ -13,7 +13,7 @@ reason), and a file lock (one guardian for each state directory).
 | the owner ends (SIGINT, SIGKILL, a crash) | the guardian notices it by the pipe or the process descriptor; the same |
 | the guardian gets SIGTERM | the same |
 | the guardian gets SIGKILL | the kernel kills the servers; a reaper ends Airflow's descendants |
-| a server ends by itself | the guardian keeps its exit code, and kills its orphans |
+| a server ends by itself | the guardian keeps its exit code, kills its orphans, and starts it again, if so specified |
 
 `up` releases its guardian when all servers are ready: from then on it has no owner, and `down` stops it.
 
@@ -56,6 +56,9 @@ class _Server:
     spec: ServerSpec
     process: subprocess.Popen[bytes]
     log_start_bytes: int
+    restarts_left: int
+    stopping: bool = False
+    """Whether somebody asked for its end."""
 
     def state(self) -> ServerState:
         return ServerState(
@@ -114,8 +117,7 @@ class Guardian:
         if any(signum != signal.SIGCHLD for signum in received):
             self._log(f"stopping: received {signal.Signals(received[-1]).name}")
             self._stopping = True
-        self._reap()
-        self._kill_orphans()
+        self._look_after_servers()
 
     def _watch_owner(self, pipe: int, pid: int) -> None:
         self._owner_watch.append(pipe)
@@ -152,10 +154,10 @@ class Guardian:
     def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
         operation = request["do"]
         if operation == "start":
-            return self._start(ServerSpec.from_json(request["spec"]))
-        if operation == "restart":
-            return self._start(self._servers[request["name"]].spec)
-        if operation == "stop":
+            self._start(ServerSpec.from_json(request["spec"]))
+        elif operation == "restart":
+            self._start(self._servers[request["name"]].spec)
+        elif operation == "stop":
             self._stop([request["name"]], request["grace_seconds"])
         elif operation == "signal":
             os.kill(self._servers[request["name"]].process.pid, request["signal"])
@@ -169,7 +171,7 @@ class Guardian:
         return self._status()
 
     def _status(self) -> dict[str, Any]:
-        self._reap()
+        self._look_after_servers()
         return {
             "pid": self._pid,
             "owner_pid": self._owner_pid,
@@ -186,10 +188,19 @@ class Guardian:
 
     # --- servers ------------------------------------------------------------------------------------------------------
 
-    def _start(self, spec: ServerSpec) -> dict[str, Any]:
+    def _look_after_servers(self) -> None:
+        self._reap()
+        self._kill_orphans()
+        if not self._stopping:
+            self._restart_ended()
+
+    def _start(self, spec: ServerSpec) -> None:
         present = self._servers.get(spec.name)
         if present is not None and present.process.returncode is None:
             raise ValueError(f"{spec.name} is already running, process {present.process.pid}")
+        self._launch(spec, spec.restarts)
+
+    def _launch(self, spec: ServerSpec, restarts: int) -> None:
         spec.log.parent.mkdir(parents=True, exist_ok=True)
         command = list(spec.command)
         death_signal = signal.SIGKILL
@@ -208,9 +219,15 @@ class Guardian:
                 process_group=0,
                 preexec_fn=lambda: die_with_parent(self._pid, death_signal),
             )
-        self._servers[spec.name] = _Server(spec, process, log_start)
+        self._servers[spec.name] = _Server(spec, process, log_start, restarts)
         self._log(f"started {spec.name}, process {process.pid}")
-        return self._status()
+
+    def _restart_ended(self) -> None:
+        """Start servers again that ended with an error and without a request. Their orphans must have ended."""
+        for server in list(self._servers.values()):
+            if server.process.returncode and not server.stopping and server.restarts_left:
+                self._log(f"starting {server.spec.name} again; restarts left: {server.restarts_left - 1}")
+                self._launch(server.spec, server.restarts_left - 1)
 
     def _reap(self) -> None:
         """Collect the exit codes of servers and of adopted orphans."""
@@ -242,6 +259,8 @@ class Guardian:
     def _stop(self, names: list[str], grace_seconds: float) -> None:
         """Send SIGTERM, and SIGKILL to those that are still running after `grace_seconds` (0: at once)."""
         running = [server for name in names if (server := self._servers[name]).process.returncode is None]
+        for server in running:
+            server.stopping = True
         if grace_seconds > 0:
             for server in running:
                 _send(server.process.pid, signal.SIGTERM)

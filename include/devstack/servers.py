@@ -42,6 +42,8 @@ class ServerSpec:
     """True if it is expected to end by itself."""
     grace_seconds: float = 5.0
     """The time between SIGTERM and SIGKILL."""
+    restarts: int = 0
+    """How often the guardian starts it again when it ends by itself with an error."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain JSON values."""

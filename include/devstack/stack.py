@@ -175,6 +175,13 @@ class Stack:
     ) -> None:
         self.stop()
 
+    def log_excerpt(self, name: str, *, lines: int = 60) -> str:
+        """Return the state of a server and the end of its log, that of earlier starts too, for an error message."""
+        state = self.status().server(name)
+        if state is None:
+            return f"{name} was not started"
+        return f"{name} {state.how_it_ended()}. The end of {state.log}:\n{log_tail(Path(state.log), lines=lines)}"
+
     def status(self) -> GuardianStatus:
         """Return the state of each server."""
         return self._guardian.status()

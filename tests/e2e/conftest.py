@@ -12,7 +12,8 @@ import pytest
 from in_parallel import SCENARIOS, Scenario
 
 from devstack import Stack
-from devstack.airflow import Airflow
+from devstack.airflow import SCHEDULER, Airflow
+from waybill.errors import StackError
 
 CONFIG = """
 version: 1
@@ -248,7 +249,11 @@ def scenarios(request: pytest.FixtureRequest, stack: Stack, airflow: Airflow) ->
 
     def play(scenario: Scenario) -> None:
         with airflow.client() as client:
-            scenario(stack, client)
+            try:
+                scenario(stack, client)
+            except StackError as error:
+                error.add_note(f"{airflow.why_not_ready() or 'Airflow is healthy'}\n{stack.log_excerpt(SCHEDULER)}")
+                raise
 
     names = [item.name for item in request.session.items if item.name in SCENARIOS]
     with ThreadPoolExecutor(_IN_PARALLEL) as pool:

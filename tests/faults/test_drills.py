@@ -28,6 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from test_unclean_election import FOLLOWER, LEADER, wait_until_led_by
 
 from devstack import Stack
+from devstack.airflow import SCHEDULER
 from waybill.archive.ingest import plan_lanes, run_lane
 
 pytestmark = [pytest.mark.drill, pytest.mark.faults, pytest.mark.timeout(1500)]
@@ -377,7 +378,7 @@ def test_scheduler_stopped(stack: Stack, begin: Any, tmp_path: Path, monkeypatch
             room.stream.produce_events(100)
             room.stream.ingest()
             time.sleep(10)
-            state = stack.status().server("airflow-scheduler")
+            state = stack.status().server(SCHEDULER)
             assert state is not None
             # The process that the stack starts is the parent of the scheduler.
             scheduler = [psutil.Process(state.pid), *psutil.Process(state.pid).children(recursive=True)]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psutil
@@ -121,6 +122,29 @@ def test_server_that_ends_by_itself_leaves_no_process_and_its_exit_code_is_kept(
     assert guardian.status().server("quitter").exit_code == 7
     assert (tmp_path / "quitter.log").read_text() == "enough\n"
     wait_until(lambda: len(marked.processes()) == ALL)
+
+
+def test_server_that_ends_with_an_error_is_started_again_as_often_as_its_spec_says(
+    guardian: GuardianHandle, specs: dict[str, ServerSpec], marked: Marked, tmp_path: Path
+) -> None:
+    guardian.start_server(replace(specs["quitter"], restarts=2))
+    wait_until(lambda: (tmp_path / "quitter.log").read_text() == "enough\n" * 3)
+    wait_until(lambda: not guardian.status().server("quitter").running)
+    time.sleep(0.5)
+    assert (tmp_path / "quitter.log").read_text() == "enough\n" * 3
+    wait_until(lambda: len(marked.processes()) == ALL)
+
+
+def test_server_that_was_stopped_or_ended_well_is_not_started_again(
+    guardian: GuardianHandle, specs: dict[str, ServerSpec]
+) -> None:
+    guardian.start_server(replace(specs["deaf"], name="stopped", restarts=2))
+    guardian.stop_server("stopped", grace_seconds=0)
+    guardian.start_server(replace(specs["plain"], name="done", command=("/bin/true",), restarts=2))
+    wait_until(lambda: not guardian.status().server("done").running)
+    time.sleep(0.5)
+    states = {server.name: server.exit_code for server in guardian.status().servers}
+    assert (states["stopped"], states["done"]) == (-signal.SIGKILL, 0)
 
 
 def test_server_that_ignores_sigterm_is_killed_after_its_grace_time(

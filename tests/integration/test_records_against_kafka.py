@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from itertools import pairwise
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from fuzzers.targets.records import BATCHES, accepted_batches, at_offset, kept_ms
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.consumer import fetcher
 from kafka.record.memory_records import MemoryRecords
 
-from waybill.records.batches import Codec, ControlType, check_crc, control_type, empty_batch, frames
+from waybill.records.batches import Codec, ControlType, check_crc, control_type, empty_batch, frames, read_header
 from waybill.records.batches.decode import decode, decode_offsets
 from waybill.records.batches.encode import Record, control_batch, encode_batch, to_records
 
@@ -278,3 +280,28 @@ def test_kafkas_own_tool_accepts_archived_and_encoded_batches(
     assert "endTxnMarker: ABORT" in dump
     assert dump.count("payload: " + "x" * 90) == 5 * len(Codec)
     assert "Found bytes" not in dump  # the tool prints "Found N invalid bytes at the end of" for a truncated file
+
+
+@pytest.mark.deep
+def test_kafkas_own_tool_reads_accepted_batches_of_the_fuzzer_alike(stack: Stack, tmp_path: Path) -> None:
+    """Records that were changed behind a valid CRC: Kafka finds the same offsets, times and sizes as Waybill."""
+    log, expected, next_offset = [], [], 0
+    for number in range(20):
+        for batch, records in accepted_batches(BATCHES.inputs(1, number)):
+            header = read_header(batch, 0, "fuzz")
+            if header.is_control:  # the tool prints the type of a marker, and no record
+                continue
+            log.append(at_offset(batch, next_offset))
+            moved = next_offset - header.base_offset
+            expected += [(each.offset + moved, each.timestamp_ms, size(each.key), size(each.value)) for each in records]
+            next_offset += header.last_offset_delta + 1
+    assert len(log) > 1_000
+    file = tmp_path / f"{0:020}.log"
+    file.write_bytes(b"".join(log))
+    record = re.compile(r"^\| offset: (\d+) \w+: (-?\d+) keySize: (-?\d+) valueSize: (-?\d+)", re.MULTILINE)
+    by_kafka = [tuple(map(int, each)) for each in record.findall(dump_log(stack, file))]
+    assert [(offset, kept_ms(time_ms), *sizes) for offset, time_ms, *sizes in by_kafka] == expected
+
+
+def size(part: bytes | None) -> int:
+    return -1 if part is None else len(part)

@@ -23,6 +23,7 @@ import msgpack
 
 from fuzzers.mutation import varint
 from fuzzers.targets import kinesis, parsed, protobuf, registry, text
+from fuzzers.targets.records import at_offset
 from waybill.archive.formats.text import read_values
 from waybill.base.documents import read_document
 from waybill.base.errors import DamagedObject
@@ -340,7 +341,7 @@ _RECORDS: dict[str, Callable[[int], list[Record]]] = {
 
 def _framing(size: int) -> Step:
     one = empty_batch(0, 1, leader_epoch=1)
-    data = b"".join(struct.pack(">q", n) + one[8:] for n in range(size // len(one) or 1))
+    data = b"".join(at_offset(one, n) for n in range(size // len(one) or 1))
 
     def step() -> None:
         for frame in frames(data, where="worst"):

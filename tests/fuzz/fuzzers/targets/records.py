@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import random
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,11 @@ def _bytes(chance: random.Random) -> bytes | None:
     return chance.choice([None, b"", b"k", b"v" * chance.randrange(1, 70), chance.randbytes(chance.randrange(40))])
 
 
+def at_offset(batch: bytes, base_offset: int) -> bytes:
+    """Return a batch with another base offset, which its CRC does not cover."""
+    return struct.pack(">q", base_offset) + batch[8:]
+
+
 # --- framing ----------------------------------------------------------------------------------------------------------
 
 
@@ -72,7 +77,7 @@ def _make_frames(chance: random.Random) -> bytes:
             empty_batch(0, chance.choice([1, 5, 1 << 31]), leader_epoch=1),
             chance.choice(_CONTROL), _CHECKPOINT,
         ])  # fmt: skip
-        pieces.append(struct.pack(">q", min(offset, (1 << 63) - 1)) + batch[8:])
+        pieces.append(at_offset(batch, min(offset, (1 << 63) - 1)))
         offset += chance.choice([0, 1, 5, 200, 1 << 31])
     data = bytearray(b"".join(pieces))
     for _ in range(chance.choice([0, 1, 1, 2])):
@@ -195,6 +200,14 @@ def _check_batches(inputs: Sequence[bytes]) -> None:
             assert rows == sorted(set(rows))
 
 
+def accepted_batches(inputs: Sequence[bytes]) -> Iterator[tuple[bytes, list[Record]]]:
+    """Yield each batch of inputs of the target `decode` that Waybill decodes, with its messages."""
+    for data in filter(None, map(_batch, inputs)):
+        found, error = _read(lambda data=data: list(decode(data, where=_WHERE)))
+        if error is None:
+            yield data, _rows(found)
+
+
 def _rows(found: Sequence[pa.RecordBatch]) -> list[Record]:
     for batch in found:
         assert batch.schema == MESSAGE_SCHEMA
@@ -255,7 +268,7 @@ def _expected(header: BatchHeader, section: bytes) -> list[Record] | None:
             headers = tuple(_header(reader) for _ in range(_count(reader)))
             if reader.at != end or not last < offset < header.next_offset:
                 return None
-            records.append(Record(offset, max(-_MAX_MS, min(time, _MAX_MS)), key, value, headers))
+            records.append(Record(offset, kept_ms(time), key, value, headers))
             last = offset
     except _Malformed:
         return None
@@ -276,7 +289,10 @@ def _count(reader: _Reader) -> int:
     return count
 
 
-_MAX_MS = (2**63 - 1) // 1000
+def kept_ms(time_ms: int) -> int:
+    """Return a time as Waybill keeps it: in microseconds, so that times beyond their range are at its ends."""
+    last_ms = (2**63 - 1) // 1000
+    return max(-last_ms, min(time_ms, last_ms))
 
 
 def _wrapped(number: int) -> int:

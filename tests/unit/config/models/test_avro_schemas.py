@@ -63,7 +63,13 @@ def test_the_canonical_form_and_the_fingerprint_are_those_of_other_implementatio
     read = read_avro_schema(text)
     assert json.loads(read.canonical_form()) == json.loads(to_parsing_canonical_form(json.loads(text)))
     assert read.canonical_form() == to_parsing_canonical_form(json.loads(text))
-    assert read.fingerprint() == avro.schema.parse(text).fingerprint("CRC-64-AVRO")
+    assert read.fingerprint().hex() == fastavro.schema.fingerprint(read.canonical_form(), "CRC-64-AVRO")
+    theirs = avro.schema.parse(text)
+    if theirs.canonical_form == read.canonical_form():
+        assert read.fingerprint() == theirs.fingerprint("CRC-64-AVRO")
+    else:
+        # Avro 1.12 for Python writes a fixed in full wherever it is named: its specification and Java do not.
+        assert '"type":"fixed"' in read.canonical_form()
 
 
 @given(st.recursive(
