@@ -71,7 +71,11 @@ def test_diagram_in_the_docstring_shows_the_class_hierarchy() -> None:
         depth = (len(indent) - 4) // 2
         parents[depth:] = [name]
         drawn[name] = (parents[depth - 1] if depth else "Exception", bool(retriable))
-    classes = {name: getattr(errors, name) for name in errors.__all__}
+    classes = {
+        name: value
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, Exception) and value.__module__ == errors.__name__
+    }
     assert drawn == {name: (cls.__base__.__name__, cls.retriable) for name, cls in classes.items()}
 
 

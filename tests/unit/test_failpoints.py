@@ -35,7 +35,7 @@ def test_armed_action_runs_once_at_the_nth_pass() -> None:
 
 
 def test_process_kills_itself_when_its_environment_arms_a_failpoint() -> None:
-    code = "from waybill import failpoints; failpoints.reach('here'); failpoints.reach('here'); print('alive')"
+    code = "from waybill.base import failpoints; failpoints.reach('here'); failpoints.reach('here'); print('alive')"
     environment = {**os.environ, failpoints.VARIABLE: "here=kill@2"}
     ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=30, check=False)
     assert ended.returncode == -signal.SIGKILL
