@@ -104,6 +104,15 @@ def test_a_message_of_unknown_outcome_may_be_there_or_not() -> None:
     assert found({name(0): batch(0, 2)}, 2, ledger) == {}
 
 
+def test_an_acknowledged_message_may_be_anywhere_only_if_kafka_did_not_say_where() -> None:
+    elsewhere = Ledger(acknowledged={b"p:000000": (0, 0), b"p:000001": (0, 0)})
+    assert found({name(0): batch(0, 2)}, 2, elsewhere) == {FaultKind.LOST: 1}
+    unknown = Ledger(acknowledged={b"p:000000": (0, 0), b"p:000001": (0, -1001)})
+    assert found({name(0): batch(0, 2)}, 2, unknown) == {}
+    absent = Ledger(acknowledged={b"p:000000": (0, 0), b"p:000001": (0, -1001), b"p:000002": (0, -1001)})
+    assert found({name(0): batch(0, 2)}, 2, absent) == {FaultKind.LOST: 1}
+
+
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:-1] + bytes([data[-1] ^ 1])])
 def test_a_damaged_object_is_seen(damage: Any) -> None:
     counts = found({name(0): damage(batch(0, 5))}, 5)

@@ -257,8 +257,14 @@ def _compare(where: str, archive: list[_Record], in_kafka: list[_Record], checke
 def _check_ledger(topic: str, archive: dict[int, list[_Record]], ledger: Ledger, checked: Checked) -> None:
     places = {(p, record.offset): record.key for p, records in archive.items() for record in records}
     counts = Counter(record.key for records in archive.values() for record in records)
-    gone = [key for key, place in ledger.acknowledged.items() if places.get(place) != key]
-    checked.add(FaultKind.LOST, len(gone), f"{topic}: acknowledged and not there: {_some(gone)}")
+    # An offset below 0: Kafka had the message already when the producer sent it again, and did not say where.
+    gone = {
+        key: place
+        for key, place in ledger.acknowledged.items()
+        if (places.get(place) != key if place[1] >= 0 else key not in counts)
+    }
+    what = f"{topic}: acknowledged and not there: {_some(list(gone))}"
+    checked.add(FaultKind.LOST, len(gone), f"{what}, {_whereabouts(gone, places)}" if gone else what)
     twice = [k for k, n in counts.items() if n > 1 and k.decode().partition(":")[0] not in ledger.at_least_once]
     checked.add(FaultKind.REPEATED, sum(counts[k] - 1 for k in twice), f"{topic}: more than once: {_some(twice)}")
     aborted = [key for key in counts if key in ledger.aborted]
@@ -284,6 +290,12 @@ def _check_order(where: str, records: list[_Record], ledger: Ledger, checked: Ch
 
 def _span(offsets: list[int]) -> str:
     return f"{min(offsets)}–{max(offsets)}" if offsets else ""
+
+
+def _whereabouts(gone: dict[bytes, tuple[int, int]], places: dict[tuple[int, int], bytes]) -> str:
+    key = min(gone)
+    found = [place for place, there in places.items() if there == key]
+    return f"the first was acknowledged at {gone[key]}, holds {places.get(gone[key])!r} there, and is at {found}"
 
 
 def _some(keys: list[bytes]) -> str:
