@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 from devstack import jars, preflight
-from devstack.airflow import MIGRATION_SERVER, USER, Airflow
+from devstack.airflow import MIGRATION_SERVER, SCHEDULER, USER, Airflow
 from devstack.control import GuardianHandle, GuardianStatus
 from devstack.kafka import BROKER_IDS, KafkaCluster, broker_name
 from devstack.kinesis import KinesisEmulator, emulator_home
@@ -210,6 +210,11 @@ class Stack:
         if self.airflow_runs():
             for spec in self.airflow.specs(self.logs):
                 self._guardian.stop_server(spec.name, grace_seconds=0.0)
+
+    def restart_scheduler(self) -> None:
+        """Kill Airflow's scheduler with its tasks, and start it again."""
+        self._guardian.stop_server(SCHEDULER, grace_seconds=0.0)
+        self._guardian.restart_server(SCHEDULER)
 
     def start_spark(self) -> SparkCluster:
         """Start a Spark standalone cluster, and return it when the master has registered its workers.

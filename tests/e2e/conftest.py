@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -201,8 +204,38 @@ streams:
     maintenance: {}
 """
 
+_LIVENESS_SECONDS = 150.0
+"""A busy machine delays heartbeats, but not for so long."""
 _IN_PARALLEL = 2
 """Scenarios at a time, each with one DAG run: more would not be faster on two cores, and Spark takes memory."""
+
+
+@contextmanager
+def liveness_probe(stack: Stack) -> Iterator[None]:
+    """Restart a scheduler that is alive without a heartbeat, as the probe of Airflow's Helm chart does.
+
+    In one run of CI the scheduler queued all runs and started none. The log that this prints says where it hung.
+    """
+    ended = threading.Event()
+
+    def watch() -> None:
+        healthy = time.monotonic()
+        while not ended.wait(10.0):
+            reason = stack.airflow.why_not_ready() or ""
+            if "scheduler" not in reason:
+                healthy = time.monotonic()
+            elif time.monotonic() - healthy > _LIVENESS_SECONDS:
+                print(f"{reason}: the scheduler is started again.\n{stack.log_excerpt(SCHEDULER)}")
+                stack.restart_scheduler()
+                healthy = time.monotonic()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def without_schedules(config: str) -> str:
@@ -233,6 +266,7 @@ def airflow(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with (
         pytest.MonkeyPatch.context() as patch,
         stack.airflow.client() as client,
+        liveness_probe(stack),
     ):
         patch.setenv("WAYBILL_CONFIG", str(config))
         patch.setenv("AIRFLOW_CONN_E2E_S3", s3)
