@@ -2,8 +2,8 @@
 
     python docs/monitoring/pictures.py [--browser chromium]
 
-Both show the message of one incident as the watch renders it (`waybill.notify.message`). The mail is its HTML part
-with the headers above. Slack itself cannot be shown here: the picture is a rendition of the same blocks, and states so.
+Both show the message of one incident as the watch renders it (`waybill.watch.notify.message`). The mail is its HTML
+part with the headers above. Slack itself cannot be shown here: the picture is a rendition of the same blocks, and states so.
 It needs a Chromium (`apt-get install chromium`).
 """
 
@@ -19,10 +19,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from waybill.config.alerts import Alerts
-from waybill.config.promises import PromiseName, PromiseSeverity
-from waybill.incidents.incident import Incident, NotificationKind
-from waybill.notify.message import Message
+from waybill.config.models.alerts import Alerts
+from waybill.config.models.promises import PromiseName, PromiseSeverity
+from waybill.watch.incidents.incident import Incident, NotificationKind
+from waybill.watch.notify.message import ChannelMessage
 
 HERE = Path(__file__).parent
 ALERTS = Alerts.model_validate(
@@ -35,7 +35,7 @@ SINCE = datetime(2026, 11, 22, 10, 15, tzinfo=UTC)
 FOUND = datetime(2026, 11, 22, 10, 16, tzinfo=UTC)
 
 
-def example() -> Message:
+def example() -> ChannelMessage:
     """Return the message when an incident has opened."""
     incident = Incident(
         id=f"flights-archive_lag-{FOUND:%Y%m%dT%H%M%SZ}",
@@ -50,10 +50,10 @@ def example() -> Message:
         detail="3 topic-partitions, at most 12,040 messages; the oldest in flights/0",
         command="waybill offsets --stream flights",
     )
-    return Message.of("", NotificationKind.OPENED, incident, ALERTS, int(FOUND.timestamp() * 1000))
+    return ChannelMessage.of("", NotificationKind.OPENED, incident, ALERTS, int(FOUND.timestamp() * 1000))
 
 
-def mail_page(message: Message) -> str:
+def mail_page(message: ChannelMessage) -> str:
     """Return the mail as a page: the headers that a mail program shows, and the HTML part."""
     headers = {"From": "waybill@example.com", "To": "data-team@example.com", "Subject": message.subject}
     lines = "".join(f"<div><b>{name}:</b> {html.escape(value)}</div>" for name, value in headers.items())
@@ -61,7 +61,7 @@ def mail_page(message: Message) -> str:
     return message.html().replace(">\n<div", f">\n<div style='{style}'>{lines}</div>\n<div", 1)
 
 
-def slack_page(message: Message) -> str:
+def slack_page(message: ChannelMessage) -> str:
     """Return a rendition of the message's blocks, close to how Slack shows them."""
     blocks = "".join(_block(block) for block in message.slack_blocks())
     return f"""<!doctype html><meta charset="utf-8"><style>

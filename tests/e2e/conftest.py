@@ -16,7 +16,7 @@ from in_parallel import SCENARIOS, Scenario
 
 from devstack import Stack
 from devstack.airflow import SCHEDULER, Airflow
-from waybill.errors import StackError
+from waybill.base.errors import StackError
 
 CONFIG = """
 version: 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import subprocess
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +52,25 @@ def test_the_local_stack_is_kept_from_all_but_errors() -> None:
     contract = contracts()["The local stack shares errors with waybill, and nothing else but in the demo"]
     allowed = {"waybill.base.printable"}  # errors uses it
     assert set(contract["forbidden_modules"]) == all_but("waybill.base.errors") - allowed
+
+
+def imported_from_waybill(source: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+
+
+def test_each_python_file_imports_modules_that_exist() -> None:
+    """Files that no linter or test loads, too: pictures of the docs, benchmarks, conftest of another folder."""
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    missing = {
+        f"{file}: {module}"
+        for file in listed.stdout.split()
+        for module in imported_from_waybill(ROOT / file)
+        if module.split(".")[0] in ("waybill", "devstack")
+        and not (ROOT / "include" / module.replace(".", "/")).is_dir()
+        and not (ROOT / "include" / f"{module.replace('.', '/')}.py").exists()
+    }
+    assert not missing
