@@ -3,8 +3,8 @@
     python docs/monitoring/pictures.py [--browser chromium]
 
 Both show the message of one incident as the watch renders it (`waybill.watch.notify.message`). The mail is its HTML
-part with the headers above. Slack itself cannot be shown here: the picture is a rendition of the same blocks, and states so.
-It needs a Chromium (`apt-get install chromium`).
+part with the headers above. Slack itself cannot be shown here: the picture is a rendition of the same blocks, and
+states so. It needs a Chromium (`apt-get install chromium`).
 """
 
 from __future__ import annotations
