@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 import pyarrow.parquet as pq
 
-from waybill.archive.chain import shard_starts
+from waybill.archive.ingest.kinesis import shard_starts
 from waybill.archive.chain.chain import ChainStart
-from waybill.archive.chain.checkpoint_batch import CoveredShard, SlotState, checkpoint_batch, read_checkpoint_batch
+from waybill.records.shards.checkpoint_batch import CoveredShard, SlotState, checkpoint_batch, read_checkpoint_batch
 from waybill.archive.chain.gaps import Gap, GapKind
 from waybill.archive.chain.object_index import INDEX_SCHEMA, ObjectFigures, ObjectIndex, ObjectIndexWriter
 from waybill.archive.chain.spans import ArchiveFault, Span
