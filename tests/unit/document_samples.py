@@ -16,13 +16,12 @@ from unittest.mock import patch
 
 import pyarrow.parquet as pq
 
-from waybill.archive.ingest.kinesis import shard_starts
 from waybill.archive.chain.chain import ChainStart
-from waybill.records.shards.checkpoint_batch import CoveredShard, SlotState, checkpoint_batch, read_checkpoint_batch
 from waybill.archive.chain.gaps import Gap, GapKind
 from waybill.archive.chain.object_index import INDEX_SCHEMA, ObjectFigures, ObjectIndex, ObjectIndexWriter
 from waybill.archive.chain.spans import ArchiveFault, Span
 from waybill.archive.chain.topic_settings import TopicSettings
+from waybill.archive.ingest.kinesis import shard_starts
 from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan
 from waybill.base.metering import Tally
 from waybill.config.models import JsonParser, ParseSettings
@@ -32,6 +31,7 @@ from waybill.config.names import Extension, TopicPartition
 from waybill.records.batches import framing
 from waybill.records.batches.compression import compress
 from waybill.records.shards.checkpoint import Checkpoint, ShardPosition
+from waybill.records.shards.checkpoint_batch import CoveredShard, SlotState, checkpoint_batch, read_checkpoint_batch
 from waybill.records.shards.slot_map import Assignment, SlotMap, StreamOrigin
 from waybill.replay.republish.records import Abandoned, Republished
 from waybill.replay.republish.truncations import EpochRun
@@ -413,7 +413,9 @@ SAMPLES: dict[str, Sample] = {
     ),
     "usage": Sample(
         {"full": {"orders": Tally(Counter(get=3), 5, 6, {"ingest": 1.25}, 7), "": Tally()}},
-        lambda tallies: usage.to_node(streams={stream: each.to_fields() for stream, each in sorted(tallies.items())}),
+        lambda tallies: usage._DOCUMENT.write(
+            {"streams": {stream: each.to_fields() for stream, each in sorted(tallies.items())}}
+        ),
         lambda d: usage._parse(d, KEY),
     ),
     "pauses": Sample(
@@ -518,7 +520,7 @@ SAMPLES: dict[str, Sample] = {
         lambda d: Lateness.from_text(d.decode(), KEY),
     ),
     "success_marker": Sample(
-        {"full": SuccessMarker(1, 2, 3, 4)}, SuccessMarker.to_json, lambda d: SuccessMarker.from_json(d, KEY)
+        {"full": SuccessMarker(1, 2, 3, 4)}, SuccessMarker.to_json, lambda d: SuccessMarker.parse(KEY, d)
     ),
     "group_results": Sample(
         {
