@@ -69,8 +69,16 @@ class TaskRecord(Stored):
 
     @classmethod
     def of_fields(cls, where: str, fields: Mapping[str, Any]) -> Self:
-        names = ("task", "run", "table", "quarantine", "messages", "quarantined", "seconds")
-        return cls(*(fields[name] for name in names), _statistics(fields, where))
+        return cls(
+            fields["task"],
+            fields["run"],
+            fields["table"],
+            fields["quarantine"],
+            fields["messages"],
+            fields["quarantined"],
+            fields["seconds"],
+            _statistics(fields, where),
+        )
 
 
 def _statistics(fields: Mapping[str, Any], key: str) -> RunStatistics:
