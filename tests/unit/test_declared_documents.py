@@ -27,7 +27,7 @@ BY_HAND = {
     # A value in a JSON column of the database: another version counts as none.
     "replay/requests/delivery/breaker.py",
 }
-"""Modules with documents that are not declared, by the reason (docs/decisions/0039-one-codec-for-stored-documents.md)."""
+"""Modules with documents that are not declared, by the reason (docs/decisions/0039)."""
 
 
 def _writes_a_version(path: Path) -> bool:

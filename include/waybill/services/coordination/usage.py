@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from waybill.base.errors import WaybillError
 from waybill.base.metering import Tally, meter
@@ -79,9 +79,8 @@ class UsageStore:
             known = {} if node is None else _parse(node[0], path)
             for stream, tally in tallies.items():
                 known[stream] = Tally.sum((known.get(stream, Tally()), tally))
-            content = _DOCUMENT.write(
-                {"streams": {stream: tally.to_fields() for stream, tally in sorted(known.items())}}
-            )
+            streams = {stream: tally.to_fields() for stream, tally in sorted(known.items())}
+            content = _DOCUMENT.write({"streams": streams})
             try:
                 self._session.write_once(path, content, -1 if node is None else node[1])
             except NodeConflict:
@@ -144,8 +143,6 @@ def store_usage(config: Config, step: str, stream: str) -> None:
 
 
 def _parse(content: bytes, where: str) -> dict[str, Tally]:
-    return _DOCUMENT.parse(where, content, _tallies)
-
-
-def _tallies(fields: dict[str, Any]) -> dict[str, Tally]:
-    return {str(stream): Tally.from_fields(each) for stream, each in fields["streams"].items()}
+    return _DOCUMENT.parse(
+        where, content, lambda fields: {stream: Tally.from_fields(each) for stream, each in fields["streams"].items()}
+    )

@@ -10,11 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Self
+from typing import Annotated, ClassVar
 
 from waybill.base import failpoints
-from waybill.base.documents import Document, spaced
+from waybill.base.documents import As, Document, Stored, spaced
 from waybill.base.errors import ConfigError
 from waybill.config.models.kafka_topics import THROTTLED_REPLICAS
 from waybill.config.names import throttle_key, throttles_prefix
@@ -25,28 +24,24 @@ from waybill.services.kafka.topic_configs import fetch_own_configs
 from waybill.services.store import Store
 from waybill.watch.kafka_cluster.topics_plan import ReplicaMove
 
-_DOCUMENT = Document(
-    "{where} is not a valid record of a throttle ({kind}: {error}): restore it from the bucket's versions; or remove "
-    "it, and remove the throttle with kafka-configs.sh",
-    dump=spaced,
-)
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 
 
 @dataclass(frozen=True, slots=True)
-class _ThrottleRecord:
+class _ThrottleRecord(Stored):
     """That Waybill may have set a throttle: for the copies of a topic, with this rate on these brokers."""
 
-    key: str
-    topic: str
-    brokers: frozenset[int]
-    rate_bytes: int
-    """Bytes per second."""
+    DOCUMENT: ClassVar = Document(
+        "{where} is not a valid record of a throttle ({kind}: {error}): restore it from the bucket's versions; or "
+        "remove it, and remove the throttle with kafka-configs.sh",
+        dump=spaced,
+    )
 
-    @classmethod
-    def of_fields(cls, key: str, fields: Mapping[str, Any]) -> Self:
-        """Return the record with these fields. Raises one of `waybill.base.documents.DAMAGES`."""
-        return cls(key, fields["topic"], frozenset(fields["brokers"]), int(fields["rate_bytes"]))
+    key: Annotated[str, As(is_place=True)]
+    topic: str
+    brokers: Annotated[frozenset[int], As("", frozenset, sorted)]
+    rate_bytes: Annotated[int, As(read=int)]
+    """Bytes per second."""
 
 
 def throttled_topics(store: Store) -> frozenset[str]:
@@ -153,7 +148,7 @@ class Throttle:
             change_configs(self._cluster, Resource.BROKER, str(node_id), dict.fromkeys(_RATES, str(self._rate)))
 
     def _record(self, topic: str, brokers: Sequence[int], rate_bytes: int) -> None:
-        content = _DOCUMENT.write({"topic": topic, "brokers": sorted(brokers), "rate_bytes": rate_bytes})
+        content = _ThrottleRecord("", topic, frozenset(brokers), rate_bytes).to_json()
         at_ms = time.time_ns() // 1_000_000
         while self._store.create_or_read_existing(throttle_key(self._store.prefix, topic, at_ms), content) is not None:
             at_ms += 1  # another person applies the config at the same time
@@ -165,7 +160,7 @@ def _read_records(store: Store) -> list[_ThrottleRecord]:
     for key in sorted(store.keys(throttles_prefix(store.prefix))):
         content = store.read_if_exists(key)
         if content is not None:  # else another `apply` has just removed it
-            found.append(_DOCUMENT.parse(key, content, partial(_ThrottleRecord.of_fields, key)))
+            found.append(_ThrottleRecord.from_json(key, content))
     return found
 
 
