@@ -110,7 +110,7 @@ class Oracle:
                 raise Unsound(f"{hour} is final too early: {sorted(missing)} are missing")
             if hour in self.unchecked or hour in self.marking:
                 continue
-            marker = SuccessMarker.from_json(self.scene.store.read(there.marker), there.marker)
+            marker = SuccessMarker.parse(there.marker, self.scene.store.read(there.marker))
             figures = marker and (marker.files, marker.rows, marker.size_bytes)
             if figures != (len(there.sizes), len(rows), sum(there.sizes.values())):
                 raise Unsound(f"{hour}: the marker has {marker}, and the directory has {sorted(there.sizes)}")

@@ -413,7 +413,9 @@ SAMPLES: dict[str, Sample] = {
     ),
     "usage": Sample(
         {"full": {"orders": Tally(Counter(get=3), 5, 6, {"ingest": 1.25}, 7), "": Tally()}},
-        lambda tallies: usage.to_node(streams={stream: each.to_fields() for stream, each in sorted(tallies.items())}),
+        lambda tallies: usage._DOCUMENT.write(
+            {"streams": {stream: each.to_fields() for stream, each in sorted(tallies.items())}}
+        ),
         lambda d: usage._parse(d, KEY),
     ),
     "pauses": Sample(
@@ -518,7 +520,7 @@ SAMPLES: dict[str, Sample] = {
         lambda d: Lateness.from_text(d.decode(), KEY),
     ),
     "success_marker": Sample(
-        {"full": SuccessMarker(1, 2, 3, 4)}, SuccessMarker.to_json, lambda d: SuccessMarker.from_json(d, KEY)
+        {"full": SuccessMarker(1, 2, 3, 4)}, SuccessMarker.to_json, lambda d: SuccessMarker.parse(KEY, d)
     ),
     "group_results": Sample(
         {

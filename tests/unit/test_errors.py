@@ -8,7 +8,7 @@ import re
 import pytest
 
 from waybill.base import errors
-from waybill.base.documents import read_document
+from waybill.base.documents import Document
 
 EXAMPLES = [
     errors.ConfigError("the value is wrong"),
@@ -90,7 +90,7 @@ def test_unexpected_exception_names_its_element_class_and_place() -> None:
 
 def test_place_of_an_unexpected_exception_is_the_innermost_line_of_waybill() -> None:
     with pytest.raises(KeyError) as raised:
-        read_document(b"{}", 1, "x")
+        Document().read(b"{}", "x")
     assert re.fullmatch(r"base/documents\.py:\d+", errors.UnexpectedFailure("x", raised.value).place)
 
 

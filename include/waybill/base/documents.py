@@ -4,7 +4,8 @@ Each document's field `v` is the version of its layout. This module holds the on
 the versions that this Waybill reads.
 
 A kind of document is declared once, as a `Document`: its version, its name in errors, what to do about a damaged one,
-and how its JSON is written. A dataclass that is stored derives from `Stored` and has that declaration:
+and how its JSON is written and packed. `Document.write` and `Document.parse` are the way to and from its fields. A
+dataclass that is stored derives from `Stored` and has that declaration:
 
     @dataclass(frozen=True, slots=True)
     class HoldDecision(Stored):
@@ -24,19 +25,24 @@ not known are left out, and plain values are taken as they are, or converted (`D
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
+import logging
 import math
 import types
 import typing
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, Self, TypeVar
 
-from waybill.base.errors import DocumentDamaged, DocumentTooNew
+from waybill.base.errors import DocumentDamaged, DocumentTooNew, WaybillError
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 DAMAGES = (AttributeError, EOFError, KeyError, OSError, OverflowError, TypeError, ValueError, zlib.error)
 """What reading a damaged document raises: unpacking it, parsing it, and taking its fields."""
@@ -60,6 +66,13 @@ def readable(document: Any) -> bytes:
     return json.dumps(document, indent=1, ensure_ascii=False).encode()
 
 
+def gzipped(document: Any) -> bytes:
+    """Return gzipped JSON, made fast: for large documents that are written each minute."""
+    import orjson
+
+    return gzip.compress(orjson.dumps(document), compresslevel=1, mtime=0)
+
+
 # --- a kind of document -----------------------------------------------------------------------------------------------
 
 
@@ -67,9 +80,9 @@ def readable(document: Any) -> bytes:
 class Document:
     """What all documents of one kind have in common."""
 
-    damaged: str
+    damaged: str = ""
     """What is said of a damaged one, with the remedy. `{where}` is its key or path, `{error}` what was found, `{kind}`
-    the class of that error."""
+    the class of that error. '': nothing is said, and the caller gets the error that was found."""
     version: int = 1
     """The version that is written, and the newest one that is read."""
     oldest: int = 1
@@ -81,10 +94,39 @@ class Document:
     converts: bool = False
     """Whether numbers and texts are converted: `int("5")`. Else they are taken as the JSON has them."""
     dump: Callable[[Any], bytes] = compact
+    """Makes JSON of the fields, and packs it."""
+    unpack: Callable[[Any], bytes] | None = None
+    """Takes the JSON out of its packing; None if it is not packed."""
+    error: Callable[[str], WaybillError] = DocumentDamaged
+    """The class of the error about a damaged one."""
 
     def read(self, data: bytes | str, where: str) -> dict[str, Any]:
         """Return the fields of a document. Raises `DocumentTooNew`, or one of `DAMAGES` if it is none."""
-        return _checked(_parsed(data), self, where)
+        return _checked(_parsed(data if self.unpack is None else self.unpack(data)), self, where)
+
+    def parse(self, where: str, data: bytes | str, make: Callable[[dict[str, Any]], _T]) -> _T:
+        """Return what `make` makes of the fields.
+
+        Raises `DocumentTooNew` for a document of a newer Waybill, `DocumentDamaged` (or `self.error`) for one that
+        cannot be read, or of which `make` raises one of `DAMAGES`.
+        """
+        try:
+            return make(self.read(data, where))
+        except DAMAGES as error:
+            self.refuse(where, error)
+
+    def remembered(
+        self, data: bytes | None, make: Callable[[dict[str, Any]], _T], empty: Callable[[], _T], where: str = ""
+    ) -> _T:
+        """Return what `make` makes of the fields; an empty value if there is no document, or none that can be read.
+
+        The latter is logged, with the words of `damaged`.
+        """
+        try:
+            return empty() if data is None else make(self.read(data, where))
+        except (DocumentTooNew, *DAMAGES) as error:
+            logger.warning("%s", self.damage(where, error))
+            return empty()
 
     def check(self, value: Any, where: str) -> dict[str, Any]:
         """Return the fields of a document that is a part of another one. Raises as `read` does."""
@@ -94,29 +136,15 @@ class Document:
         """Return the document with these fields."""
         return self.dump({"v": self.version, **fields})
 
-    def damage(self, where: str, error: Exception) -> DocumentDamaged:
+    def damage(self, where: str, error: Exception) -> WaybillError:
         """Return the error for a document of which one of `DAMAGES` was raised."""
-        return DocumentDamaged(self.damaged.format(where=where, error=error, kind=type(error).__name__))
+        return self.error(self.damaged.format(where=where, error=error, kind=type(error).__name__))
 
-    @contextmanager
-    def reading(self, where: str) -> Iterator[None]:
-        """Turn any of `DAMAGES` into `DocumentDamaged`."""
-        try:
-            yield
-        except DAMAGES as error:
-            raise self.damage(where, error) from error
-
-
-def read_document(
-    data: bytes | str, version: int, where: str, *, oldest: int = 1, remedy: str = "Upgrade this installation"
-) -> dict[str, Any]:
-    """Return the fields of a document whose `v` is from `oldest` to `version`. `where` names it in errors.
-
-    Raises `DocumentTooNew`, with the remedy, if `v` is above `version`. Raises `ValueError`, `KeyError` or `TypeError`
-    if the bytes are no such document or `v` is below `oldest`: the caller turns these into an error of its own, since
-    the remedy depends on the document.
-    """
-    return Document("", version, oldest, remedy=remedy).read(data, where)
+    def refuse(self, where: str, error: Exception) -> NoReturn:
+        """Raise the error for a document of which one of `DAMAGES` was raised."""
+        if not self.damaged:
+            raise error
+        raise self.damage(where, error) from error
 
 
 def _parsed(data: bytes | str) -> Any:
@@ -176,7 +204,7 @@ class Stored:
         try:
             return cls.of_fields(where, cls.DOCUMENT.read(data, where))
         except DAMAGES as error:
-            raise cls.DOCUMENT.damage(where, error) from error
+            cls.DOCUMENT.refuse(where, error)
 
     @classmethod
     def of_part(cls, where: str, value: Any) -> Self:
@@ -184,7 +212,7 @@ class Stored:
         try:
             return cls.of_fields(where, cls.DOCUMENT.check(value, where))
         except DAMAGES as error:
-            raise cls.DOCUMENT.damage(where, error) from error
+            cls.DOCUMENT.refuse(where, error)
 
     def to_fields(self) -> dict[str, Any]:
         """Return the fields as JSON has them, without the version."""
@@ -301,7 +329,7 @@ def _field(attribute: str, hint: Any, converts: bool) -> _Field:
     is_optional = typing.get_origin(kind) is types.UnionType and len(others) < len(typing.get_args(kind))
     plain = others[0] if is_optional and len(others) == 1 else kind
     read, write = how.read or _reader(plain, converts), how.write or _writer(plain)
-    part = plain if isinstance(plain, type) and issubclass(plain, Stored) else None
+    part = plain if isinstance(plain, type) and issubclass(plain, Stored) and not how.read else None
     return _Field(
         attribute,
         how.name or attribute,

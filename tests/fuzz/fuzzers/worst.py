@@ -25,7 +25,7 @@ from fuzzers.mutation import varint
 from fuzzers.targets import kinesis, parsed, protobuf, registry, text
 from fuzzers.targets.records import at_offset
 from waybill.archive.formats.text import read_values
-from waybill.base.documents import read_document
+from waybill.base.documents import Document
 from waybill.base.errors import DamagedObject
 from waybill.parsers import Parser, build_parser
 from waybill.records.batches import Codec
@@ -393,7 +393,7 @@ def _reading_text(delimiter: bytes, unit: bytes, *, compressed: bool = False) ->
 def _document(unit: str) -> Callable[[int], Step]:
     def prepare(size: int) -> Step:
         data = '{"v":1,"a":[' + unit * (size // len(unit)) + "0]}"
-        return lambda: read_document(data, 1, "worst")
+        return lambda: Document().read(data, "worst")
 
     return prepare
 

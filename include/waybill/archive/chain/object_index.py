@@ -17,7 +17,6 @@ object exists, its index exists. Index objects of uploads that S3 refused are ne
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from waybill.base.documents import read_document
+from waybill.base.documents import Document
 from waybill.base.errors import DamagedObject
 from waybill.records.batches.message_rows import MESSAGE_SCHEMA
 
@@ -44,7 +43,7 @@ INDEX_SCHEMA = pa.schema(
     ]
 )
 
-_VERSION = 1
+_DOCUMENT = Document(name="index {where}")
 _METADATA_KEY = b"waybill"
 _ROW_GROUP_ROWS = 1 << 17
 _ROW_GROUP_BYTES = 2 << 20
@@ -116,8 +115,7 @@ class ObjectIndexWriter:
     def finish(self, figures: ObjectFigures) -> bytes:
         """Return the index object."""
         self._flush()
-        document = json.dumps({"v": _VERSION, **asdict(figures)}, separators=(",", ":"))
-        self._writer.add_key_value_metadata({_METADATA_KEY: document.encode()})
+        self._writer.add_key_value_metadata({_METADATA_KEY: _DOCUMENT.write(asdict(figures))})
         self._writer.close()
         return self._sink.getvalue()
 
@@ -149,7 +147,7 @@ class ObjectIndex:
         self._where = where
         try:
             self._file = pq.ParquetFile(io.BytesIO(data))
-            fields = read_document(self._file.metadata.metadata[_METADATA_KEY], _VERSION, f"index {where}")
+            fields = _DOCUMENT.read(self._file.metadata.metadata[_METADATA_KEY], where)
             del fields["v"]
             self.figures = ObjectFigures(**fields)
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:

@@ -7,7 +7,6 @@ about as many bytes as configured. An object that is damaged or missing fails th
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import random
 import secrets
@@ -19,6 +18,7 @@ from datetime import UTC, datetime
 from waybill.archive.chain.chain import ChainObject, walk_chain
 from waybill.archive.restore.request import RestoreRequest
 from waybill.archive.restore.service import begin_restore, compare_restore, run_restore
+from waybill.base.documents import Document, spaced
 from waybill.base.errors import RestoreRefused, RestoreStopped
 from waybill.config.connections import Connection, KafkaEndpoint, find_connection
 from waybill.config.models import Config
@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 TOPIC_PREFIX = "waybill-rehearsal-"
 _EVENT = "rehearsal"
+_DOCUMENT = Document(dump=spaced)
 FindConnection = Callable[[str], Connection]
 
 
@@ -134,8 +135,8 @@ def _carry_out(config: Config, request: RestoreRequest, choice: _Choice, find: F
         stream_bytes=choice.stream_bytes,
     )
     with Store.of(config.storage, find) as store:
-        document = {"v": 1, "at": datetime.now(UTC).isoformat(), **asdict(rehearsed)}
-        store.replace(restore_event_key(store.prefix, plan.id, _EVENT), json.dumps(document).encode())
+        content = _DOCUMENT.write({"at": datetime.now(UTC).isoformat(), **asdict(rehearsed)})
+        store.replace(restore_event_key(store.prefix, plan.id, _EVENT), content)
     return rehearsed
 
 

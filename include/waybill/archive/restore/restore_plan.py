@@ -7,19 +7,22 @@ each message once (docs/decisions/0026-restore.md).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged, RestoreRefused
+from waybill.base.documents import Document
+from waybill.base.errors import RestoreRefused
 from waybill.config.names import TopicPartition, check_restore_id, restore_plan_key, restores_prefix
 from waybill.records.batches.produced import Producer
 from waybill.services.store import Store
 
-_VERSION = 2  # 2: `warnings`
+_DOCUMENT = Document(
+    "{where} is not a valid plan of a restore ({kind}: {error}): restore it from the bucket's versions, or plan "
+    "another restore into another topic",
+    version=2,  # 2: `warnings`
+)
 _OBJECT = "/plan.json"
 
 
@@ -97,7 +100,7 @@ class RestorePlan:
 
     def to_json(self) -> bytes:
         """Return the plan's object, with `"v": 2`."""
-        return json.dumps({"v": _VERSION, **self.document()}, separators=(",", ":")).encode()
+        return _DOCUMENT.write(self.document())
 
     @classmethod
     def from_json(cls, key: str, content: bytes) -> Self:
@@ -105,18 +108,15 @@ class RestorePlan:
 
         Raises `DocumentTooNew` for a newer Waybill's plan, `DocumentDamaged` for one that cannot be parsed.
         """
-        try:
-            fields = read_document(content, _VERSION, key)
-            fields.pop("v")
-            fields["partitions"] = tuple(PartitionPlan(**each) for each in fields["partitions"])
-            fields["warnings"] = tuple(fields.get("warnings", ()))
-            fields["at"] = datetime.fromisoformat(fields["at"]).astimezone(UTC)
-            return cls(**fields)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DocumentDamaged(
-                f"{key} is not a valid plan of a restore ({type(error).__name__}: {error}): restore it from the "
-                f"bucket's versions, or plan another restore into another topic"
-            ) from None
+        return _DOCUMENT.parse(key, content, cls._of_fields)
+
+    @classmethod
+    def _of_fields(cls, fields: dict[str, Any]) -> Self:
+        fields.pop("v")
+        fields["partitions"] = tuple(PartitionPlan(**each) for each in fields["partitions"])
+        fields["warnings"] = tuple(fields.get("warnings", ()))
+        fields["at"] = datetime.fromisoformat(fields["at"]).astimezone(UTC)
+        return cls(**fields)
 
 
 def find_plan(store: Store, restore: str) -> RestorePlan:

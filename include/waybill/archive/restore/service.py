@@ -21,6 +21,7 @@ from waybill.archive.restore.request import RestoreRequest, SourceRange, find_ra
 from waybill.archive.restore.restore_plan import PartitionPlan, RestorePlan, find_plan
 from waybill.archive.restore.restore_run import PartitionResult, restore
 from waybill.base import failpoints
+from waybill.base.documents import Document, spaced
 from waybill.base.errors import KafkaUnavailable, ObjectExists, RestoreRefused
 from waybill.config.connections import Connection, KafkaEndpoint, RegistryEndpoint, find_connection
 from waybill.config.models import Config
@@ -30,6 +31,8 @@ from waybill.services.kafka.target import Operation, TargetCluster, TargetTopic
 from waybill.services.store import Store
 
 _COMPLETE = "complete"
+_COMPLETED = Document(dump=spaced)
+_REPORT = Document(dump=lambda report: json.dumps(report, indent=1).encode())
 FindConnection = Callable[[str], Connection]
 
 
@@ -234,9 +237,9 @@ def _has_lost(store: Store, target: TargetCluster, plan: RestorePlan) -> bool:
 
 
 def _record_completion(store: Store, plan: RestorePlan) -> None:
-    document = {"v": 1, "at": datetime.now(UTC).isoformat()}
+    content = _COMPLETED.write({"at": datetime.now(UTC).isoformat()})
     with suppress(ObjectExists):  # a rival has completed it
-        store.create_if_absent(restore_event_key(store.prefix, plan.id, _COMPLETE), json.dumps(document).encode())
+        store.create_if_absent(restore_event_key(store.prefix, plan.id, _COMPLETE), content)
 
 
 def compare_restore(config: Config, restore_id: str, find: FindConnection = find_connection) -> dict[str, Any]:
@@ -249,8 +252,7 @@ def compare_restore(config: Config, restore_id: str, find: FindConnection = find
         with _open_target(plan.connection, find) as target:
             comparisons = list(compare(store, target, plan))
         document = _report(plan, comparisons)
-        content = json.dumps({"v": 1, **document}, indent=1).encode()
-        store.replace(restore_report_key(store.prefix, plan.id), content, "application/json")
+        store.replace(restore_report_key(store.prefix, plan.id), _REPORT.write(document), "application/json")
         return document
 
 

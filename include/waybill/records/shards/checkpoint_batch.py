@@ -11,23 +11,22 @@ The document states the checkpoint at the object's end, and for each shard the s
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from waybill.base.documents import read_document
-from waybill.base.errors import CorruptBatch, DocumentTooNew
+from waybill.base.documents import Document
+from waybill.base.errors import CorruptBatch
 from waybill.records.batches import framing
 from waybill.records.batches.compression import compress
 from waybill.records.shards.checkpoint import Checkpoint
 
-_VERSION = 1
 _MAX_DOCUMENT_BYTES = 64 << 20
 """Some 250,000 shards."""
 _GZIP = 31
 """zlib's window bits for data with a gzip header."""
+_DOCUMENT = Document()
 
 
 class CoveredShard(NamedTuple):
@@ -62,13 +61,12 @@ class SlotState:
 
 def checkpoint_batch(offset: int, state: SlotState) -> bytes:
     """Return the batch, which covers `[offset, offset + 1)`."""
-    document = {
-        "v": _VERSION,
+    fields = {
         "checkpoint": state.checkpoint.to_fields(),
         "covered": {shard_id: list(each) for shard_id, each in sorted(state.covered.items())},
     }
     empty = framing.read_header(framing.empty_batch(offset, offset + 1, leader_epoch=-1), 0, "")
-    content = compress(framing.Codec.GZIP, json.dumps(document, separators=(",", ":")).encode())
+    content = compress(framing.Codec.GZIP, _DOCUMENT.write(fields))
     return framing.pack_batch(empty._replace(attributes=int(framing.Codec.GZIP)), content)
 
 
@@ -84,7 +82,7 @@ def read_checkpoint_batch(frame: framing.Frame, where: str) -> SlotState | None:
         return None
     try:
         content = zlib.decompressobj(wbits=_GZIP).decompress(frame.data[framing.HEADER_BYTES :], _MAX_DOCUMENT_BYTES)
-        fields = read_document(content, _VERSION, where)
+        fields = _DOCUMENT.read(content, where)
         return SlotState(
             Checkpoint.of_fields(fields["checkpoint"]),
             {
@@ -92,7 +90,5 @@ def read_checkpoint_batch(frame: framing.Frame, where: str) -> SlotState | None:
                 for shard_id, (after, last) in fields["covered"].items()
             },
         )
-    except DocumentTooNew:
-        raise
     except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as error:
         raise CorruptBatch(where, frame.position, f"a checkpoint batch cannot be read: {error}") from error

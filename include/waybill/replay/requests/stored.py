@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, RowMapping, and_
 
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged, WaybillError, expected
+from waybill.base.documents import Document
+from waybill.base.errors import WaybillError, expected
 from waybill.replay.requests.database import requests
 from waybill.replay.requests.request import ReplayRequest, Requested, time_text_of
 from waybill.replay.requests.states import RequestState
@@ -173,24 +172,20 @@ def read_request(row: RowMapping) -> StoredRequest | UnreadableRequest:
         )
 
 
-_CURSOR_VERSION = 1
+_CURSOR = Document(
+    "the cursor of {where} is damaged ({error!r}): restore its row from a backup of the database, or delete the row "
+    "and create the request again",
+    name="the cursor of {where}",
+)
 
 
 def cursor_json(cursor: Mapping[str, Any] | None) -> str | None:
     """Return a cursor as the database stores it."""
-    return None if cursor is None else json.dumps({"v": _CURSOR_VERSION, "cursor": dict(cursor)}, separators=(",", ":"))
+    return None if cursor is None else _CURSOR.write({"cursor": dict(cursor)}).decode()
 
 
 def _read_cursor(text: str | None, where: str) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        return dict(read_document(text, _CURSOR_VERSION, f"the cursor of {where}")["cursor"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DocumentDamaged(
-            f"the cursor of {where} is damaged ({error!r}): restore its row from a backup of the database, or delete "
-            f"the row and create the request again"
-        ) from None
+    return None if text is None else _CURSOR.parse(where, text, lambda fields: dict(fields["cursor"]))
 
 
 def is_claimed_at(now_ms: int, claim_timeout_ms: int) -> ColumnElement[bool]:

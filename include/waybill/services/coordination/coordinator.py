@@ -22,7 +22,7 @@ from waybill.base.errors import (
 )
 from waybill.config.connections import Connection, find_connection
 from waybill.config.names import TopicPartition, check_topic
-from waybill.services.coordination.nodes import CommittedOffset, SlotRead, Stop, parse_node, to_node
+from waybill.services.coordination.nodes import NODE, CommittedOffset, SlotRead, Stop
 from waybill.services.coordination.paths import ZkPaths
 from waybill.services.coordination.session import NodeConflict, ZooKeeperSession
 
@@ -121,10 +121,10 @@ class Coordinator:
         """
         path = f"{self.paths.offsets}/{check_topic(topic)}"
         try:
-            self.session.write(path, to_node(partitions=count), version=-1)
+            self.session.write(path, NODE.write({"partitions": count}), version=-1)
         except NodeExistsError:
             node = self.session.get(path)
-            fields = parse_node(node[0], path) if node and node[0] else {}
+            fields = NODE.parse(path, node[0], dict) if node and node[0] else {}
             return int(fields.get("partitions", 0))
         return count
 
@@ -152,7 +152,7 @@ class Coordinator:
 
     def record_slot_read(self, tp: TopicPartition, read: SlotRead) -> None:
         """Store how far a slot is read. What is committed does not depend on it."""
-        node = to_node(archived_to_ms=read.archived_to_ms, shards=read.shards)
+        node = NODE.write({"archived_to_ms": read.archived_to_ms, "shards": read.shards})
         self.session.put(self.paths.slot_read(tp), node, f"store how far {tp} is read")
 
     def read_slot_reads(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, SlotRead]:
@@ -163,7 +163,7 @@ class Coordinator:
         for tp, path in paths.items():
             if path in nodes:
                 try:
-                    node = parse_node(nodes[path][0], path)
+                    node = NODE.parse(path, nodes[path][0], dict)
                     found[tp] = SlotRead(int(node.get("archived_to_ms", 0)), int(node.get("shards", 0)))
                 except (DocumentDamaged, DocumentTooNew, TypeError, ValueError) as error:
                     # As if no lane had read it: the slot counts as behind, and its lane writes the node again.
@@ -177,11 +177,11 @@ class Coordinator:
         path, now_ms = self.paths.chore(name), int(self._clock() * 1000)
         node = self.session.get(path)
         if node is not None:
-            last_ms = int(parse_node(node[0], path).get("claimed_at", 0))
+            last_ms = int(NODE.parse(path, node[0], dict).get("claimed_at", 0))
             if 0 <= now_ms - last_ms < every.total_seconds() * 1000:
                 return False
         try:
-            self.session.write(path, to_node(claimed_at=now_ms), -1 if node is None else node[1])
+            self.session.write(path, NODE.write({"claimed_at": now_ms}), -1 if node is None else node[1])
         except NodeConflict:
             return False
         return True
@@ -275,7 +275,7 @@ def read_ingest_states(
 def _fields_of_stop(data: bytes, path: str) -> dict[str, Any]:
     """Return the fields of a node of the journal; none if it cannot be parsed: then it may be replaced and removed."""
     try:
-        return parse_node(data, path)
+        return NODE.parse(path, data, dict)
     except (DocumentDamaged, DocumentTooNew) as error:
         logger.warning("%s", error)
         return {}

@@ -13,11 +13,11 @@ from typing import Self
 
 import orjson
 
-from waybill.base.documents import read_document
+from waybill.base.documents import Document
 from waybill.config.names import TopicPartition
 from waybill.services.coordination.nodes import CommittedOffset, OffsetCounts
 
-_VERSION = 1
+_DOCUMENT = Document(dump=lambda mark: gzip.compress(orjson.dumps(mark), mtime=0), unpack=gzip.decompress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class DayMark:
             }
             for (name, generation), offsets in self.streams.items()
         ]
-        return gzip.compress(orjson.dumps({"v": _VERSION, "at": self.at_ms, "streams": streams}), mtime=0)
+        return _DOCUMENT.write({"at": self.at_ms, "streams": streams})
 
     @classmethod
     def parse(cls, content: bytes, where: str) -> Self:
         """Read a document. `where` names it in errors: `DocumentTooNew`, `DocumentDamaged`."""
-        fields = read_document(gzip.decompress(content), _VERSION, where)
+        fields = _DOCUMENT.read(content, where)
         streams = {
             (str(each["stream"]), int(each["generation"])): {
                 TopicPartition.parse(tp): MarkedOffset(figures[0], OffsetCounts(*figures[1:]) if figures[1:] else None)

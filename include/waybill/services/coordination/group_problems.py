@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from waybill.services.coordination.nodes import damaged_node, parse_node, to_node
+from waybill.services.coordination.nodes import node_document
 from waybill.services.coordination.paths import group_problems_path
 from waybill.services.coordination.session import ZooKeeperSession
 
-_REMEDY = "the next run records the problems again"
+_DOCUMENT = node_document("the next run records the problems again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,7 @@ class GroupProblems:
         node = session.get(path)
         if node is None:
             return cls(root, group)
-        fields = parse_node(node[0], path, _REMEDY)
-        try:
-            problems = [
-                GroupProblem(str(each["stream"]), str(each["error"]), str(each["message"]), int(each["since"]))
-                for each in fields["problems"]
-            ]
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged_node(path, error, _REMEDY) from None
+        problems = _DOCUMENT.parse(path, node[0], lambda fields: [_problem(each) for each in fields["problems"]])
         return cls(root, group, {problem.key: problem for problem in problems})
 
     def keys_of(self, streams: Collection[str]) -> set[tuple[str, str]]:
@@ -69,4 +63,8 @@ class GroupProblems:
             for each in self.known.values()
         ]
         path = group_problems_path(self.root, self.group)
-        session.put(path, to_node(problems=problems), f"record the problems of the group {self.group}")
+        session.put(path, _DOCUMENT.write({"problems": problems}), f"record the problems of the group {self.group}")
+
+
+def _problem(fields: dict[str, Any]) -> GroupProblem:
+    return GroupProblem(str(fields["stream"]), str(fields["error"]), str(fields["message"]), int(fields["since"]))

@@ -7,21 +7,36 @@ thousands of them, so a large document is gzipped, which makes it 10 times small
 from __future__ import annotations
 
 import gzip
-import json
-import zlib
 from dataclasses import asdict, dataclass
 from dataclasses import fields as fields_of
 from typing import Any
 
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged
+from waybill.base.documents import Document, compact
 from waybill.config.names import Extension, TopicPartition
 from waybill.records.shards.checkpoint import Checkpoint
 
-_VERSION = 1
 _MOST_PLAIN_BYTES = 256 * 1024
 _GZIP = b"\x1f\x8b"
-_REBUILT = "its content is rebuilt from the archive"
+
+
+def _packed(document: Any) -> bytes:
+    """Return JSON, gzipped if it is large."""
+    plain = compact(document)
+    return plain if len(plain) <= _MOST_PLAIN_BYTES else gzip.compress(plain, compresslevel=6, mtime=0)
+
+
+def node_document(remedy: str) -> Document:
+    """Declare the document of a node. `remedy` says what happens when the node is deleted."""
+    return Document(
+        "ZooKeeper node {where} does not hold a document of Waybill's ({kind}: {error}). Delete the node: " + remedy,
+        name="ZooKeeper node {where}",
+        remedy="Upgrade this installation, or stop the other one",
+        dump=_packed,
+        unpack=lambda data: gzip.decompress(data) if data.startswith(_GZIP) else data,
+    )
+
+
+NODE = node_document("its content is rebuilt from the archive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +115,21 @@ class CommittedOffset:
 
     def to_document(self) -> bytes:
         """Return the JSON document of the ZooKeeper node."""
-        return to_node(
-            committed_offset=self.committed_offset,
-            topic_id=self.topic_id,
-            leader_epoch=self.leader_epoch,
-            object_bytes=self.object_bytes,
-            object_messages=self.object_messages,
-            committed_at=self.committed_at_ms,
-            start_offset=self.start_offset,
-            last_object_offset=self.last_object_offset,
-            set_by_hand=self.set_by_hand,
-            format=self.extension,
+        fields = {
+            "committed_offset": self.committed_offset,
+            "topic_id": self.topic_id,
+            "leader_epoch": self.leader_epoch,
+            "object_bytes": self.object_bytes,
+            "object_messages": self.object_messages,
+            "committed_at": self.committed_at_ms,
+            "start_offset": self.start_offset,
+            "last_object_offset": self.last_object_offset,
+            "set_by_hand": self.set_by_hand,
+            "format": self.extension,
             **({} if self.counts is None else {"counts": asdict(self.counts)}),
             **({} if self.checkpoint is None else {"checkpoint": self.checkpoint.to_fields()}),
-        )
+        }
+        return NODE.write(fields)
 
     @classmethod
     def from_document(cls, data: bytes, version: int, where: str) -> CommittedOffset:
@@ -121,25 +137,25 @@ class CommittedOffset:
 
         Raises `DocumentTooNew` for a document of a newer version, `DocumentDamaged` for one that cannot be parsed.
         """
-        fields = parse_node(data, where)
-        try:
-            return cls(
-                committed_offset=int(fields["committed_offset"]),
-                topic_id=str(fields["topic_id"]),
-                leader_epoch=int(fields["leader_epoch"]),
-                object_bytes=int(fields["object_bytes"]),
-                object_messages=int(fields["object_messages"]),
-                committed_at_ms=int(fields["committed_at"]),
-                start_offset=_offset_or_none(fields.get("start_offset")),
-                last_object_offset=_offset_or_none(fields.get("last_object_offset")),
-                set_by_hand=str(fields.get("set_by_hand", "")),
-                extension=Extension(fields.get("format", Extension.KAFKA)),
-                counts=_counts_or_none(fields.get("counts")),
-                checkpoint=None if fields.get("checkpoint") is None else Checkpoint.of_fields(fields["checkpoint"]),
-                version=version,
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged_node(where, error) from None
+        return NODE.parse(where, data, lambda fields: cls._of_fields(fields, version))
+
+    @classmethod
+    def _of_fields(cls, fields: dict[str, Any], version: int) -> CommittedOffset:
+        return cls(
+            committed_offset=int(fields["committed_offset"]),
+            topic_id=str(fields["topic_id"]),
+            leader_epoch=int(fields["leader_epoch"]),
+            object_bytes=int(fields["object_bytes"]),
+            object_messages=int(fields["object_messages"]),
+            committed_at_ms=int(fields["committed_at"]),
+            start_offset=_offset_or_none(fields.get("start_offset")),
+            last_object_offset=_offset_or_none(fields.get("last_object_offset")),
+            set_by_hand=str(fields.get("set_by_hand", "")),
+            extension=Extension(fields.get("format", Extension.KAFKA)),
+            counts=_counts_or_none(fields.get("counts")),
+            checkpoint=None if fields.get("checkpoint") is None else Checkpoint.of_fields(fields["checkpoint"]),
+            version=version,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,43 +173,18 @@ class Stop:
 
     def to_document(self) -> bytes:
         """Return the JSON document of the ZooKeeper node."""
-        return to_node(error=self.error, message=self.message, figures=self.figures, stopped_at=self.stopped_at_ms)
+        return NODE.write(
+            {"error": self.error, "message": self.message, "figures": self.figures, "stopped_at": self.stopped_at_ms}
+        )
 
     @classmethod
     def from_document(cls, tp: TopicPartition, data: bytes, where: str) -> Stop:
         """Return the named stop in the node `where`. Raises `DocumentTooNew` or `DocumentDamaged`."""
-        fields = parse_node(data, where)
-        try:
-            return cls(tp, fields["error"], fields["message"], dict(fields["figures"]), int(fields["stopped_at"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged_node(where, error) from None
-
-
-def to_node(**fields: Any) -> bytes:
-    """Return a node's content: a JSON document with the version of its format, gzipped if it is large."""
-    plain = json.dumps({"v": _VERSION, **fields}, separators=(",", ":")).encode()
-    return plain if len(plain) <= _MOST_PLAIN_BYTES else gzip.compress(plain, compresslevel=6, mtime=0)
-
-
-def parse_node(data: bytes, where: str, remedy: str = _REBUILT) -> dict[str, Any]:
-    """Return the fields of the document in the node `where`. `remedy` says what happens when the node is deleted.
-
-    Raises `DocumentTooNew` or `DocumentDamaged`.
-    """
-    upgrade = "Upgrade this installation, or stop the other one"
-    try:
-        plain = gzip.decompress(data) if data.startswith(_GZIP) else data
-        return read_document(plain, _VERSION, f"ZooKeeper node {where}", remedy=upgrade)
-    except (EOFError, KeyError, OSError, TypeError, ValueError, zlib.error) as error:
-        raise damaged_node(where, error, remedy) from None
-
-
-def damaged_node(where: str, error: Exception, remedy: str = _REBUILT) -> DocumentDamaged:
-    """Return the error for a node that cannot be parsed. `remedy` says what happens when the node is deleted."""
-    return DocumentDamaged(
-        f"ZooKeeper node {where} does not hold a document of Waybill's ({type(error).__name__}: {error}). Delete the "
-        f"node: {remedy}"
-    )
+        return NODE.parse(
+            where,
+            data,
+            lambda found: cls(tp, found["error"], found["message"], dict(found["figures"]), int(found["stopped_at"])),
+        )
 
 
 def _offset_or_none(value: Any) -> int | None:

@@ -13,11 +13,11 @@ from typing import Any
 
 from waybill.base.errors import PauseRefused
 from waybill.config.names import Stage
-from waybill.services.coordination.nodes import damaged_node, parse_node, to_node
+from waybill.services.coordination.nodes import node_document
 from waybill.services.coordination.paths import pauses_path
 from waybill.services.coordination.session import NodeConflict, ZooKeeperSession
 
-_REMEDY = "no stream is paused without it"
+_DOCUMENT = node_document("no stream is paused without it")
 _KEPT_DECISIONS = 50
 """The node keeps the latest decisions. ZooKeeper's nodes must stay far below 1 MB."""
 
@@ -84,7 +84,9 @@ class StreamPauses:
         decisions = _without_old((*self.decisions, decision))
         path = pauses_path(root, stream)
         try:
-            version = session.write(path, to_node(decisions=[each.to_fields() for each in decisions]), self.version)
+            version = session.write(
+                path, _DOCUMENT.write({"decisions": [each.to_fields() for each in decisions]}), self.version
+            )
         except NodeConflict:
             raise PauseRefused(
                 f"{stream}: another decision was recorded at the same time. Look at `waybill streams`, then repeat"
@@ -108,8 +110,5 @@ def read_pauses(session: ZooKeeperSession, root: str, streams: Iterable[str]) ->
 
 def _parse(node: tuple[bytes, int], where: str) -> StreamPauses:
     data, version = node
-    fields = parse_node(data, where, _REMEDY)
-    try:
-        return StreamPauses(tuple(Pause.from_fields(each) for each in fields["decisions"]), version)
-    except (KeyError, TypeError, ValueError) as error:
-        raise damaged_node(where, error, _REMEDY) from None
+    decisions = _DOCUMENT.parse(where, data, lambda fields: tuple(map(Pause.from_fields, fields["decisions"])))
+    return StreamPauses(decisions, version)

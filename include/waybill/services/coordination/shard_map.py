@@ -8,15 +8,15 @@ little, so about 40,000 assignments fit.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import logging
 import zlib
 from dataclasses import dataclass
 
+from waybill.base.documents import compact
 from waybill.base.errors import DocumentDamaged
 from waybill.records.shards.slot_map import SlotMap
-from waybill.services.coordination.nodes import damaged_node, parse_node, to_node
+from waybill.services.coordination.nodes import NODE
 from waybill.services.coordination.paths import ZkPaths
 from waybill.services.coordination.session import NodeConflict, ZooKeeperSession
 
@@ -57,18 +57,18 @@ def write_slot_map_copy(
 
     Return None if the node has another version by now: another plan has written it. Raises `CoordinationUnavailable`.
     """
-    packed = base64.b64encode(zlib.compress(json.dumps(slot_map.to_fields(), separators=(",", ":")).encode(), 9))
+    packed = base64.b64encode(zlib.compress(compact(slot_map.to_fields()), 9))
     try:
         return session.write(
-            paths.slot_map(topic), to_node(shards=len(slot_map.assignments), map=packed.decode()), version
+            paths.slot_map(topic), NODE.write({"shards": len(slot_map.assignments), "map": packed.decode()}), version
         )
     except NodeConflict:
         return None
 
 
 def _parse(data: bytes, path: str) -> SlotMap:
-    fields = parse_node(data, path)
-    try:
-        return SlotMap.of_fields(json.loads(zlib.decompress(base64.b64decode(fields["map"], validate=True))))
-    except (AttributeError, KeyError, TypeError, ValueError, binascii.Error, zlib.error) as error:
-        raise damaged_node(path, error) from None
+    return NODE.parse(path, data, lambda fields: SlotMap.of_fields(json.loads(_unpacked(fields["map"]))))
+
+
+def _unpacked(text: str) -> bytes:
+    return zlib.decompress(base64.b64decode(text, validate=True))

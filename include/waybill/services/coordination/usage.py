@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from waybill.base.errors import WaybillError
 from waybill.base.metering import Tally, meter
-from waybill.services.coordination.nodes import damaged_node, parse_node, to_node
+from waybill.services.coordination.nodes import node_document
 from waybill.services.coordination.paths import usage_path
 from waybill.services.coordination.session import NodeConflict, ZooKeeperSession
 
@@ -35,7 +35,7 @@ ALL_STREAMS = ""
 """The name under which a process that works for all streams stores its tally, such as the watch."""
 
 _ATTEMPTS = 5
-_REMEDY = "the figures of the day are then lost"
+_DOCUMENT = node_document("the figures of the day are then lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,8 @@ class UsageStore:
             known = {} if node is None else _parse(node[0], path)
             for stream, tally in tallies.items():
                 known[stream] = Tally.sum((known.get(stream, Tally()), tally))
-            content = to_node(streams={stream: tally.to_fields() for stream, tally in sorted(known.items())})
+            streams = {stream: tally.to_fields() for stream, tally in sorted(known.items())}
+            content = _DOCUMENT.write({"streams": streams})
             try:
                 self._session.write_once(path, content, -1 if node is None else node[1])
             except NodeConflict:
@@ -142,8 +143,6 @@ def store_usage(config: Config, step: str, stream: str) -> None:
 
 
 def _parse(content: bytes, where: str) -> dict[str, Tally]:
-    fields = parse_node(content, where, _REMEDY)
-    try:
-        return {str(stream): Tally.from_fields(each) for stream, each in fields["streams"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise damaged_node(where, error, _REMEDY) from None
+    return _DOCUMENT.parse(
+        where, content, lambda fields: {stream: Tally.from_fields(each) for stream, each in fields["streams"].items()}
+    )

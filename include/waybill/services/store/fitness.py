@@ -16,16 +16,20 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentTooNew, ObjectMissing, WaybillError
+from waybill.base.documents import Document
+from waybill.base.errors import ObjectMissing, WaybillError
 from waybill.config import names
 from waybill.services.store.calls import BucketCalls
 from waybill.services.store.probe import ProbeResult, needed_abilities, probe
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
+_DOCUMENT = Document(
+    "{where} is not the result of a probe that this Waybill reads, probing again: {error}",
+    dump=lambda fields: json.dumps(fields, indent=2).encode(),
+)
 _PROBE = 1
 """The version of the probe. Raise it when a probe finds more than before, or finds it in another way."""
 _VALID_FOR = timedelta(days=1)
@@ -73,27 +77,25 @@ def _remembered(calls: BucketCalls, prefix: str, now: datetime) -> datetime | No
             data = calls.client.get_object(Bucket=calls.bucket, Key=key)["Body"].read()
     except ObjectMissing:
         return None
-    try:
-        fields = read_document(data, _VERSION, key)
+
+    def made(fields: dict[str, Any]) -> datetime | None:
         at = datetime.fromisoformat(fields["at"])
         covers = fields["probe"] >= _PROBE and needed_abilities(calls.checksums) <= {*fields["abilities"]}
         counts = covers and fields["checksums"] == calls.checksums and abs(now - at) < _VALID_FOR
-    except (DocumentTooNew, ValueError, KeyError, TypeError) as error:
-        logger.warning("%s is not the result of a probe that this Waybill reads, probing again: %s", key, error)
-        return None
-    return at if counts else None
+        return at if counts else None
+
+    return _DOCUMENT.remembered(data, made, lambda: None, key)
 
 
 def _remember(calls: BucketCalls, prefix: str, result: ProbeResult) -> None:
     key = names.probe_result_key(prefix)
     fields = {
-        "v": _VERSION,
         "probe": _PROBE,
         "at": result.at.isoformat(),
         "checksums": str(calls.checksums),
         "abilities": [str(finding.ability) for finding in result.findings],
     }
-    body = json.dumps(fields, indent=2).encode()
+    body = _DOCUMENT.write(fields)
     try:
         with calls.translate_errors(f"write {key}", key):
             calls.client.put_object(

@@ -6,12 +6,11 @@ commits them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from waybill.base.documents import read_document
+from waybill.base.documents import Document
 from waybill.base.errors import DocumentTooNew
 from waybill.config.names import TopicPartition
 
@@ -21,7 +20,7 @@ COUNTS_PROPERTY = "waybill.audit_counts"
 CLOCK_TOLERANCE_SECONDS = 300
 """How far clocks may differ before a time counts as later than the run was planned."""
 
-_VERSION = 1
+_DOCUMENT = Document(name=COUNTS_PROPERTY)
 
 OffsetRange = tuple[int, int]
 """The first and the last offset that a task read of a topic-partition."""
@@ -77,8 +76,7 @@ class AuditCounts:
 
     def to_text(self) -> str:
         """Return the value of the snapshot property."""
-        document = {
-            "v": _VERSION,
+        fields = {
             "messages": self.messages,
             "without_event_time": self.without_event_time,
             "assigned_ids": self.assigned_ids,
@@ -86,13 +84,13 @@ class AuditCounts:
             "repeated": [self.repeated_offsets, self.repeated_example],
             "parser_failed": self.parser_failed,
         }
-        return json.dumps(document, separators=(",", ":"))
+        return _DOCUMENT.write(fields).decode()
 
     @classmethod
     def from_text(cls, text: str) -> Self | None:
         """Parse what `to_text` returned. None for a newer version: the checks that need the counts get no verdict."""
         try:
-            document = read_document(text, _VERSION, COUNTS_PROPERTY)
+            document = _DOCUMENT.read(text, "")
         except DocumentTooNew:
             return None
         return cls(

@@ -24,7 +24,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 
 from waybill.base import failpoints
-from waybill.base.documents import read_document
+from waybill.base.documents import Document
 from waybill.config.models import Storage
 from waybill.config.names import backfill_cut_key
 from waybill.services.store import Store
@@ -38,7 +38,7 @@ from waybill.tables.staging.uploads import Uploads, scratch_directory
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
+_DOCUMENT = Document()
 _THREADS = 4
 _BATCH_BYTES = 8 << 20
 _BUFFER_BYTES = 1 << 20
@@ -187,7 +187,7 @@ def _find(store: Store, table: Table, task: _Cut) -> list[DataFile] | None:
 def _records(store: Store, task: _Cut) -> Iterator[list[FileEntry]]:
     attempt = 0
     while (found := store.read_if_exists(_key(store, task, attempt))) is not None:
-        yield read_document(found, _VERSION, _key(store, task, attempt))["files"]
+        yield _DOCUMENT.read(found, _key(store, task, attempt))["files"]
         attempt += 1
 
 
@@ -208,8 +208,7 @@ def _write_and_record(store: Store, io: FileIO, task: _Cut, rows: Iterator[pa.Re
     files = _write(io, task, rows)
     failpoints.reach("backfill.cut_written")
     run = uuid.uuid4().hex
-    document = {"v": _VERSION, "run": run, "file": task.path, "files": file_entries(files)}
-    content = json.dumps(document, separators=(",", ":")).encode()
+    content = _DOCUMENT.write({"run": run, "file": task.path, "files": file_entries(files)})
     key = _key(store, task, sum(1 for _ in _records(store, task)))
     existing = store.create_or_read_existing(key, content)
     if existing is not None and json.loads(existing)["run"] != run:

@@ -7,7 +7,6 @@ the table of differences; `diff/summary.json` has the sums.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from waybill.base import failpoints
-from waybill.base.documents import read_document
+from waybill.base.documents import Document, spaced
 from waybill.config.models import Config, Storage
 from waybill.config.names import backfill_diff_key
 from waybill.services.store import Store
@@ -36,7 +35,7 @@ from waybill.tables.staging.uploads import scratch_directory
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
+_DOCUMENT = Document(dump=spaced)
 WINDOW_OFFSETS = 1 << 19
 """Offsets that are compared at a time."""
 WINDOWS_OF_PART = 4
@@ -79,11 +78,9 @@ class Diff:
 
 def find_diff(store: Store, request: AnyBackfill) -> Diff | None:
     """Return the diff of a backfill, or None if it was not made yet."""
-    found = store.read_if_exists(_key(store, request, _SUMMARY))
-    if found is None:
-        return None
-    document = read_document(found, _VERSION, _key(store, request, _SUMMARY))
-    return Diff(Comparison.parse(document), _location(store, request))
+    key = _key(store, request, _SUMMARY)
+    found = store.read_if_exists(key)
+    return None if found is None else Diff(_DOCUMENT.parse(key, found, Comparison.parse), _location(store, request))
 
 
 def make_diff(
@@ -119,9 +116,8 @@ def make_diff(
     total = Comparison()
     for number in range(len(parts)):
         key = _key(store, request, f"{number:06d}.json")
-        total.add(Comparison.parse(read_document(store.read(key), _VERSION, key)))
-    document = {"v": _VERSION, **total.document()}
-    store.replace(_key(store, request, _SUMMARY), json.dumps(document).encode(), "application/json")
+        total.add(_DOCUMENT.parse(key, store.read(key), Comparison.parse))
+    store.replace(_key(store, request, _SUMMARY), _DOCUMENT.write(total.document()), "application/json")
     return Diff(total, _location(store, request))
 
 
@@ -241,5 +237,4 @@ def _rows(
 def _store(store: Store, task: _DiffTask, local: Path, found: Comparison) -> None:
     # The figures last: without them, the task is executed again, and writes the same.
     store.replace(f"{task.key}.parquet", local.read_bytes())
-    document = {"v": _VERSION, **found.document()}
-    store.replace(f"{task.key}.json", json.dumps(document).encode(), "application/json")
+    store.replace(f"{task.key}.json", _DOCUMENT.write(found.document()), "application/json")

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from waybill.base.documents import As, Document, Stored
@@ -112,8 +113,7 @@ def find_claim(store: Store, name: str, stream: Stream, tables: StreamTables) ->
 
 def read_claim(key: str, content: bytes) -> BackfillEvent:
     """Parse a claim. Raises `DocumentTooNew` or `DocumentDamaged`."""
-    with _CLAIM.reading(key):
-        return BackfillEvent.of_fields(key, _CLAIM.read(content, key))
+    return _CLAIM.parse(key, content, partial(BackfillEvent.of_fields, key))
 
 
 def make_claim(store: Store, name: str, stream: Stream, tables: StreamTables, claim: BackfillEvent) -> bool:

@@ -7,19 +7,18 @@ two rivals one deletes its files: the rows of a task exist once.
 from __future__ import annotations
 
 import dataclasses
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pyiceberg.manifest import DataFile
 
 from waybill.archive.chain.spans import ArchiveFault
 from waybill.base import failpoints
-from waybill.base.documents import read_document
-from waybill.base.errors import BackfillRefused, DocumentDamaged, PlanUnusable
+from waybill.base.documents import Document, Stored
+from waybill.base.errors import BackfillRefused, PlanUnusable
 from waybill.config.names import TopicPartition, backfill_task_key
 from waybill.services.store import Store
 from waybill.tables.audit.counts import AuditCounts
@@ -32,13 +31,14 @@ from waybill.tables.partition.statistics import QUARANTINED_PROPERTY, ROWS_PROPE
 from waybill.tables.partition.tasks import Job, TaskResult, run_task
 from waybill.tables.staging.table_layout import FileEntry, file_entries, load_data_files
 
-_VERSION = 1
 _THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRecord:
+class TaskRecord(Stored):
     """The recorded result of one task."""
+
+    DOCUMENT: ClassVar = Document("{where} cannot be read ({error}): remove the object, and run again")
 
     number: int
     run_id: str
@@ -50,11 +50,9 @@ class TaskRecord:
     """Wall-clock time of the task."""
     statistics: RunStatistics
 
-    def to_json(self) -> bytes:
-        """Return the content of the result's object, with `"v": 1`."""
+    def to_fields(self) -> dict[str, Any]:
         counts = self.statistics.counts
-        document: dict[str, Any] = {
-            "v": _VERSION,
+        return {
             "task": self.number,
             "run": self.run_id,
             "table": list(self.table),
@@ -68,37 +66,28 @@ class TaskRecord:
             "counts": counts.to_text(),
             "ranges": {str(tp): list(ranges) for tp, ranges in counts.ranges.items()},
         }
-        return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
-    def from_json(cls, key: str, content: bytes) -> Self:
-        """Parse what `to_json` returned.
-
-        Raises `DocumentTooNew` for a newer Waybill's result, `DocumentDamaged` for one that cannot be parsed.
-        """
-        try:
-            document = read_document(content, _VERSION, key)
-            return cls(
-                document["task"],
-                document["run"],
-                document["table"],
-                document["quarantine"],
-                document["messages"],
-                document["quarantined"],
-                document["seconds"],
-                _statistics(document, key),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DocumentDamaged(f"{key} cannot be read ({error}): remove the object, and run again") from error
+    def of_fields(cls, where: str, fields: Mapping[str, Any]) -> Self:
+        return cls(
+            fields["task"],
+            fields["run"],
+            fields["table"],
+            fields["quarantine"],
+            fields["messages"],
+            fields["quarantined"],
+            fields["seconds"],
+            _statistics(fields, where),
+        )
 
 
-def _statistics(document: Mapping[str, Any], key: str) -> RunStatistics:
-    ranges = {TopicPartition.parse(tp): tuple(map(tuple, found)) for tp, found in document["ranges"].items()}
-    counts = AuditCounts.from_text(document["counts"]) or AuditCounts()
+def _statistics(fields: Mapping[str, Any], key: str) -> RunStatistics:
+    ranges = {TopicPartition.parse(tp): tuple(map(tuple, found)) for tp, found in fields["ranges"].items()}
+    counts = AuditCounts.from_text(fields["counts"]) or AuditCounts()
     return RunStatistics(
-        Lateness.from_text(document["lateness"], key),
-        parse_watermarks(document["watermarks"], key),
-        ReasonCounts.from_text(document["reasons"]),
+        Lateness.from_text(fields["lateness"], key),
+        parse_watermarks(fields["watermarks"], key),
+        ReasonCounts.from_text(fields["reasons"]),
         dataclasses.replace(counts, ranges=ranges),
     )
 

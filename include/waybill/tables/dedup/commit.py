@@ -20,8 +20,8 @@ from typing import Any
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from waybill.base.documents import read_document
-from waybill.base.errors import CommitConflict, DocumentDamaged, PlanUnusable, SweepHistoryLost, WaybillError
+from waybill.base.documents import Document
+from waybill.base.errors import CommitConflict, PlanUnusable, SweepHistoryLost, WaybillError
 from waybill.config.names import TopicPartition, staged_key
 from waybill.services.store import Store
 from waybill.tables.dedup.appends import TablePosition
@@ -52,7 +52,10 @@ from waybill.tables.iceberg.state import (
 from waybill.tables.staging.driver import record_staged_document, staged_files
 from waybill.tables.staging.table_layout import file_entries
 
-_VERSION = 1
+_DOCUMENT = Document(
+    "{where} cannot be read ({error}): remove the object, and run again",
+    remedy="Let the Waybill that wrote it commit it, or remove the object, and run again",
+)
 _THREADS = 4  # waits for S3, not for the CPU
 
 
@@ -115,9 +118,8 @@ def find_staged_sweep(store: Store, plan: SweepPlan, tables: DedupTables) -> Sta
     found = store.read_if_exists(key)
     if found is None:
         return None
-    remedy = "Let the Waybill that wrote it commit it, or remove the object, and run again"
     try:
-        document = read_document(found, _VERSION, key, remedy=remedy)
+        document = _DOCUMENT.read(found, key)
         if document["plan"] != plan.digest:
             raise PlanUnusable(
                 f"{key} belongs to another plan than {plan.key} is now: one of the two was replaced by hand. Remove "
@@ -134,14 +136,13 @@ def find_staged_sweep(store: Store, plan: SweepPlan, tables: DedupTables) -> Sta
             document["covers"],
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DocumentDamaged(f"{key} cannot be read ({error}): remove the object, and run again") from error
+        raise _DOCUMENT.damage(key, error) from error
 
 
 def record_staged_sweep(store: Store, plan: SweepPlan, staged: StagedSweep) -> bool:
     """Record the files of a plan. Return False if another run has recorded its files first."""
     state = staged.state
-    document: dict[str, Any] = {
-        "v": _VERSION,
+    fields = {
         "plan": plan.digest,
         "run": staged.run_id,
         "unique": file_entries(staged.unique_files),
@@ -153,7 +154,7 @@ def record_staged_sweep(store: Store, plan: SweepPlan, staged: StagedSweep) -> b
         "runs": [asdict(run) for run in staged.runs],
         "covers": staged.covers,
     }
-    return record_staged_document(store, staged_key(plan.key), document)
+    return record_staged_document(store, staged_key(plan.key), _DOCUMENT, fields)
 
 
 def discard_staged_sweep(store: Store, tables: DedupTables, staged: StagedSweep) -> None:

@@ -37,7 +37,7 @@ _HORIZON = As(
     lambda at_ms: NO_HORIZON_MS if at_ms is None else at_ms,
     lambda at_ms: None if at_ms == NO_HORIZON_MS else at_ms,
 )
-_BEGINNING = As("", FirstSweepStart.from_document, FirstSweepStart.document, may_lack=True)
+_BEGINNING = As("", lambda fields: FirstSweepStart.of_fields("", fields), FirstSweepStart.to_part, may_lack=True)
 
 
 @dataclass(frozen=True, slots=True)

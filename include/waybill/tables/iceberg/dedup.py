@@ -7,11 +7,10 @@ the unique table's position are not final.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, ClassVar
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -23,12 +22,12 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
-from waybill.base.documents import read_document
+from waybill.base.documents import DAMAGES, As, Document, Stored
 from waybill.base.errors import ConfigError, ProgressLost, SweepHistoryLost
 from waybill.config import names
 from waybill.config.models import Stream
 from waybill.config.models.dedup import ARRIVED_AT
-from waybill.config.names import TopicPartition
+from waybill.config.names import TopicPartition, offsets_of_json, offsets_to_json
 from waybill.tables.iceberg.adoption import find_table
 from waybill.tables.iceberg.catalog import translate_catalog_errors
 from waybill.tables.iceberg.columns import copy_columns
@@ -50,7 +49,12 @@ DUPLICATES_PROPERTY = "waybill.duplicates"
 NO_HORIZON_MS = -(1 << 63)
 """A horizon before every arrival time: a sweep compares with all keys of the index."""
 
-_VERSION = 1
+_UNREADABLE = (
+    "table {where}: the sweep state in its snapshots cannot be read ({kind}: {error}): another program wrote it. Roll "
+    "back to an older snapshot"
+)
+_BY_TP = As("", offsets_of_json, offsets_to_json)
+_WATERMARKS = Document(name=f"{SWEEP_WATERMARKS_PROPERTY} of table {{where}}")
 _ARRIVED_AT_ID = 6
 _LOAD_ATTEMPTS = 3
 
@@ -125,8 +129,12 @@ class DedupTables:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepPosition:
+class SweepPosition(Stored):
     """The last snapshot of the main table that sweeps have processed. Its ancestors are swept too."""
+
+    DOCUMENT: ClassVar = Document(
+        _UNREADABLE, name=f"{SWEPT_PROPERTY} of table {{where}}", converts=True, error=ProgressLost
+    )
 
     main: str
     """The main table's uuid."""
@@ -137,8 +145,10 @@ class SweepPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstSweepStart:
+class FirstSweepStart(Stored):
     """The start of the first sweep, if it left out rows that the main table already had. No later sweep takes them."""
+
+    DOCUMENT: ClassVar = Document(name=f"{SWEEP_BEGINNING_PROPERTY} of table {{where}}", converts=True)
 
     since_ms: int
     """The requested start, epoch ms. Every snapshot committed at or after it is swept."""
@@ -150,35 +160,8 @@ class FirstSweepStart:
     """That snapshot's commit time, epoch ms, before `since_ms`."""
     rows: int
     """The number of rows that the main table had in that snapshot."""
-    progress: Mapping[TopicPartition, int]
+    progress: Annotated[Mapping[TopicPartition, int], _BY_TP]
     """The main table's progress in that snapshot. Every row that was left out has an offset below it."""
-
-    def document(self) -> dict[str, Any]:
-        """Return the fields as a JSON object. `from_document` is the inverse."""
-        return {
-            "v": _VERSION,
-            "since_ms": self.since_ms,
-            "snapshot": self.snapshot,
-            "sequence": self.sequence,
-            "committed_ms": self.committed_ms,
-            "rows": self.rows,
-            "progress": {str(tp): following for tp, following in sorted(self.progress.items())},
-        }
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> FirstSweepStart:
-        """Return the object that `document` describes.
-
-        Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` for any other document.
-        """
-        return cls(
-            since_ms=int(document["since_ms"]),
-            snapshot=int(document["snapshot"]),
-            sequence=int(document["sequence"]),
-            committed_ms=int(document["committed_ms"]),
-            rows=int(document["rows"]),
-            progress={TopicPartition.parse(tp): int(following) for tp, following in document["progress"].items()},
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,15 +304,16 @@ def read_sweep_state(metadata: TableMetadata, name: str) -> SweepState:
     properties = _state_properties(metadata, name)
     if properties is None:
         return SweepState()
+    beginning = properties.get(SWEEP_BEGINNING_PROPERTY)
     try:
         return SweepState(
-            swept=_parse_swept(properties[SWEPT_PROPERTY], name),
-            watermarks=_parse_watermarks(properties[SWEEP_WATERMARKS_PROPERTY], name),
+            swept=SweepPosition.from_json(name, properties[SWEPT_PROPERTY]),
+            watermarks=offsets_of_json(_WATERMARKS.read(properties[SWEEP_WATERMARKS_PROPERTY], name)["arrived_ms"]),
             horizon_ms=int(properties[SWEEP_HORIZON_PROPERTY]),
-            beginning=_parse_beginning(properties.get(SWEEP_BEGINNING_PROPERTY), name),
+            beginning=None if beginning is None else FirstSweepStart.from_json(name, beginning),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(name, error) from error
+    except DAMAGES as error:
+        SweepPosition.DOCUMENT.refuse(name, error)
 
 
 def read_sweep_position(metadata: TableMetadata, name: str) -> SweepPosition | None:
@@ -338,12 +322,7 @@ def read_sweep_position(metadata: TableMetadata, name: str) -> SweepPosition | N
     Raises as `read_sweep_state` does.
     """
     properties = _state_properties(metadata, name)
-    if properties is None:
-        return None
-    try:
-        return _parse_swept(properties[SWEPT_PROPERTY], name)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(name, error) from error
+    return None if properties is None else SweepPosition.from_json(name, properties[SWEPT_PROPERTY])
 
 
 def sweep_properties(state: SweepState) -> dict[str, str]:
@@ -353,11 +332,10 @@ def sweep_properties(state: SweepState) -> dict[str, str]:
     """
     if state.swept is None:
         raise ValueError("the state before the first sweep has no position to store")
-    newest_arrivals = {str(tp): at for tp, at in sorted(state.watermarks.items())}
-    start = {} if state.beginning is None else {SWEEP_BEGINNING_PROPERTY: _text(state.beginning.document())}
+    start = {} if state.beginning is None else {SWEEP_BEGINNING_PROPERTY: state.beginning.to_json().decode()}
     return {
         SWEPT_PROPERTY: sweep_position_text(state.swept),
-        SWEEP_WATERMARKS_PROPERTY: _text({"v": _VERSION, "arrived_ms": newest_arrivals}),
+        SWEEP_WATERMARKS_PROPERTY: _WATERMARKS.write({"arrived_ms": offsets_to_json(state.watermarks)}).decode(),
         SWEEP_HORIZON_PROPERTY: str(state.horizon_ms),
         **start,
     }
@@ -365,7 +343,7 @@ def sweep_properties(state: SweepState) -> dict[str, str]:
 
 def sweep_position_text(swept: SweepPosition) -> str:
     """Return the JSON document that `read_sweep_position` reads, for the duplicates table's next snapshot."""
-    return _text({"v": _VERSION, "main": swept.main, "snapshot": swept.snapshot, "sequence": swept.sequence})
+    return swept.to_json().decode()
 
 
 def _state_properties(metadata: TableMetadata, name: str) -> Mapping[str, str] | None:
@@ -380,32 +358,3 @@ def _state_properties(metadata: TableMetadata, name: str) -> Mapping[str, str] |
         f"program wrote the table, or the snapshots that had it were expired. Roll back to a snapshot that has it, or "
         f"drop the unique table and the duplicates table, and the next sweep starts with all rows of the main table"
     )
-
-
-def _parse_swept(text: str, name: str) -> SweepPosition:
-    document = read_document(text.encode(), _VERSION, f"{SWEPT_PROPERTY} of table {name}")
-    return SweepPosition(str(document["main"]), int(document["snapshot"]), int(document["sequence"]))
-
-
-def _parse_watermarks(text: str, name: str) -> Mapping[TopicPartition, int]:
-    document = read_document(text.encode(), _VERSION, f"{SWEEP_WATERMARKS_PROPERTY} of table {name}")
-    return {TopicPartition.parse(tp): int(at) for tp, at in document["arrived_ms"].items()}
-
-
-def _parse_beginning(text: str | None, name: str) -> FirstSweepStart | None:
-    if text is None:
-        return None
-    return FirstSweepStart.from_document(
-        read_document(text.encode(), _VERSION, f"{SWEEP_BEGINNING_PROPERTY} of table {name}")
-    )
-
-
-def _unreadable(name: str, error: Exception) -> ProgressLost:
-    return ProgressLost(
-        f"table {name}: the sweep state in its snapshots cannot be read ({type(error).__name__}: {error}): another "
-        f"program wrote it. Roll back to an older snapshot"
-    )
-
-
-def _text(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, separators=(",", ":"))

@@ -6,7 +6,6 @@ snapshot, as a table's rows are, so all files of a plan become part of the data 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from datetime import datetime
@@ -19,6 +18,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
+from waybill.base.documents import Document
 from waybill.base.errors import ConfigError
 from waybill.config.models import Stream
 from waybill.config.models.enums import FileFormat
@@ -27,7 +27,7 @@ from waybill.config.names import SinkPeriod, TopicPartition
 SINK_PROPERTY = "waybill.sink"
 """A table property: the layout of the files (`file_layout_text`), which must not change within a generation."""
 
-_VERSION = 1
+_LAYOUT = Document()
 
 INVENTORY_SCHEMA = Schema(
     NestedField(1, "period_start", TimestamptzType(), required=True, doc="Where the file's hour, or day, starts."),
@@ -122,13 +122,12 @@ def file_layout_text(stream: Stream) -> str:
     """
     kind = stream.sink.format
     further = {FileFormat.SEQUENCEFILE: f" {kind.key}", FileFormat.TEXT: f" {kind.delimiter!r}"}.get(kind.name, "")
-    document = {
-        "v": _VERSION,
+    fields = {
         "by": str(stream.partition_by.time),
         "prefix": stream.sink.prefix,
         "format": f"{kind.name}{further}",
     }
-    return json.dumps(document, separators=(",", ":"))
+    return _LAYOUT.write(fields).decode()
 
 
 def layout_property(generation: int) -> str:

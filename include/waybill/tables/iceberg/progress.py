@@ -13,15 +13,14 @@ so the newest snapshot with the property is enough to read them. Correctness nev
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyiceberg.table.metadata import TableMetadata
 
-from waybill.base.documents import read_document
+from waybill.base.documents import Document
 from waybill.base.errors import DocumentTooNew, ProgressLost
-from waybill.config.names import TopicPartition
+from waybill.config.names import TopicPartition, offsets_of_json, offsets_to_json
 from waybill.tables.iceberg.state import (
     BLOCKED_PARTITIONS_PROPERTY,
     PROGRESS_PROPERTY,
@@ -30,7 +29,14 @@ from waybill.tables.iceberg.state import (
     newest_property,
 )
 
-_VERSION = 1
+_PROGRESS = Document(
+    f"table {{where}}: the snapshot property {PROGRESS_PROPERTY} cannot be parsed ({{kind}}: {{error}}): another "
+    f"program wrote it. Roll back to a snapshot before it, or raise the stream's generation",
+    name=f"{PROGRESS_PROPERTY} of table {{where}}",
+    error=ProgressLost,
+)
+_BLOCKED = Document(name=BLOCKED_PARTITIONS_PROPERTY)
+_WATERMARKS = Document()
 
 Progress = Mapping[TopicPartition, int]
 """The next offset of each topic-partition. A topic-partition whose first offset is still to come is missing."""
@@ -61,7 +67,7 @@ def read_progress(metadata: TableMetadata, name: str) -> Progress:
     """
     text = newest_property(metadata, PROGRESS_PROPERTY)
     if text is not None:
-        return _parse_progress(text, name)
+        return _PROGRESS.parse(name, text, lambda fields: offsets_of_json(fields["offsets"]))
     current = metadata.current_snapshot()
     if current is None or (current.summary and current.summary.additional_properties.get("total-records") == "0"):
         return {}
@@ -74,8 +80,7 @@ def read_progress(metadata: TableMetadata, name: str) -> Progress:
 
 def progress_text(progress: Progress) -> str:
     """Return the JSON document that `read_progress` reads."""
-    offsets = {str(tp): offset for tp, offset in sorted(progress.items())}
-    return json.dumps({"v": _VERSION, "offsets": offsets}, separators=(",", ":"))
+    return _PROGRESS.write({"offsets": offsets_to_json(progress)}).decode()
 
 
 def read_blocked_partitions(metadata: TableMetadata) -> BlockedPartitions:
@@ -84,18 +89,15 @@ def read_blocked_partitions(metadata: TableMetadata) -> BlockedPartitions:
     if text is None:
         return BlockedPartitions({}, 0)
     try:
-        document = read_document(text, _VERSION, BLOCKED_PARTITIONS_PROPERTY)
+        document = _BLOCKED.read(text, "")
     except DocumentTooNew:  # harmless: the next partition run finds the archive faults again
         return BlockedPartitions({}, 0)
-    return BlockedPartitions(
-        {TopicPartition.parse(tp): int(o) for tp, o in document["offsets"].items()}, document["attempt"]
-    )
+    return BlockedPartitions(offsets_of_json(document["offsets"]), document["attempt"])
 
 
 def blocked_partitions_text(blocked: BlockedPartitions) -> str:
     """Return the JSON document that `read_blocked_partitions` reads."""
-    offsets = {str(tp): offset for tp, offset in sorted(blocked.offsets.items())}
-    return json.dumps({"v": _VERSION, "offsets": offsets, "attempt": blocked.attempt}, separators=(",", ":"))
+    return _BLOCKED.write({"offsets": offsets_to_json(blocked.offsets), "attempt": blocked.attempt}).decode()
 
 
 def read_watermarks(metadata: TableMetadata, name: str) -> Watermarks:
@@ -109,8 +111,7 @@ def read_watermarks(metadata: TableMetadata, name: str) -> Watermarks:
 
 def watermarks_text(watermarks: Watermarks) -> str:
     """Return the JSON document that `read_watermarks` reads."""
-    newest = {str(tp): at for tp, at in sorted(watermarks.items())}
-    return json.dumps({"v": _VERSION, "newest": newest}, separators=(",", ":"))
+    return _WATERMARKS.write({"newest": offsets_to_json(watermarks)}).decode()
 
 
 def merge_watermarks(first: Watermarks, second: Watermarks) -> Watermarks:
@@ -130,18 +131,6 @@ def with_watermarks(properties: Mapping[str, str], metadata: TableMetadata, name
     return {**properties, WATERMARKS_PROPERTY: watermarks_text(merged)}
 
 
-def _parse_progress(text: str, name: str) -> Progress:
-    try:
-        document = read_document(text, _VERSION, f"{PROGRESS_PROPERTY} of table {name}")
-        return {TopicPartition.parse(tp): int(offset) for tp, offset in document["offsets"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ProgressLost(
-            f"table {name}: the snapshot property {PROGRESS_PROPERTY} cannot be parsed ({type(error).__name__}: "
-            f"{error}): another program wrote it. Roll back to a snapshot before it, or raise the stream's generation"
-        ) from error
-
-
 def parse_watermarks(text: str, where: str = WATERMARKS_PROPERTY) -> Watermarks:
     """Return the watermarks of the snapshot property `text`; `where` names it in errors. Raises `DocumentTooNew`."""
-    document = read_document(text.encode(), _VERSION, where)
-    return {TopicPartition.parse(tp): int(at) for tp, at in document["newest"].items()}
+    return offsets_of_json(_WATERMARKS.read(text.encode(), where)["newest"])

@@ -6,13 +6,13 @@ process dies in between, the same command finishes it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyiceberg.catalog import Catalog
 
+from waybill.base.documents import Document
 from waybill.base.errors import DecisionRefused
 from waybill.config.models import Config
 from waybill.config.names import generation_change_key, generation_changes_prefix
@@ -21,7 +21,7 @@ from waybill.tables.iceberg.generations import generations_of, live_generation, 
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of
 
-_VERSION = 1
+_DOCUMENT = Document()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ def promote_generation(
             make_live(tables.quarantine, generation)  # a process that was killed in between left it undone
             return False
         at = now()
-        document = {"v": _VERSION, "from": before, "to": generation, "by": by, "reason": reason, "at": at.isoformat()}
+        fields = {"from": before, "to": generation, "by": by, "reason": reason, "at": at.isoformat()}
         key = generation_change_key(opened.store.prefix, name, at)
-        opened.store.create_or_read_existing(key, json.dumps(document, separators=(",", ":")).encode())
+        opened.store.create_or_read_existing(key, _DOCUMENT.write(fields))
         on_step("decided")
 
         def check_newest() -> None:

@@ -7,7 +7,6 @@ reads those of the snapshots that have not expired.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,11 +18,11 @@ import pyarrow.compute as pc
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from waybill.base.documents import read_document
+from waybill.base.documents import Document
 from waybill.tables.iceberg.state import ancestry
 
 LATENESS_PROPERTY = "waybill.lateness"
-_VERSION = 1
+_DOCUMENT = Document()
 
 _MINUTE = 60
 HOUR_SECONDS, DAY_SECONDS = 3600, 86_400
@@ -113,12 +112,12 @@ class Lateness:
 
     def to_text(self) -> str:
         """Return the value of the snapshot property."""
-        return json.dumps({"v": _VERSION, **self.document()}, separators=(",", ":"))
+        return _DOCUMENT.write(self.document()).decode()
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Lateness:
         """Parse what `to_text` returned; `where` names it in errors. Raises `DocumentTooNew` for a newer Waybill's."""
-        document = read_document(text.encode(), _VERSION, where)
+        document = _DOCUMENT.read(text.encode(), where)
         return cls(tuple(document["rows"]), document["most_s"], document["unknown"])
 
 

@@ -14,14 +14,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 
 from waybill.archive.chain.spans import ArchiveFault
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged, PlanUnusable
+from waybill.base.documents import Document
+from waybill.base.errors import PlanUnusable
 from waybill.config.names import TopicPartition, offsets_of_json, offsets_to_json, staged_key
 from waybill.services.store import Store
 from waybill.tables.iceberg import StreamTables, remove_files
@@ -31,7 +30,12 @@ from waybill.tables.partition.statistics import ROWS_PROPERTY
 from waybill.tables.staging.driver import record_staged_document, staged_files
 from waybill.tables.staging.table_layout import file_entries
 
-_VERSION = 3
+_DOCUMENT = Document(
+    "{where} cannot be read ({error}): remove the object, and run again",
+    version=3,
+    oldest=3,
+    remedy="Let the Waybill that wrote it commit it, or remove the object, and run again",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +85,8 @@ def find_staged(store: Store, plan: Plan, tables: StreamTables) -> Staged | None
     found = store.read_if_exists(key)
     if found is None:
         return None
-    remedy = "Let the Waybill that wrote it commit it, or remove the object, and run again"
     try:
-        document = read_document(found, _VERSION, key, oldest=_VERSION, remedy=remedy)
+        document = _DOCUMENT.read(found, key)
         if document["plan"] != _digest(plan):
             raise PlanUnusable(
                 f"{key} belongs to another plan than {plan.key} is now: one of the two was replaced by hand. Remove "
@@ -98,13 +101,12 @@ def find_staged(store: Store, plan: Plan, tables: StreamTables) -> Staged | None
             document["properties"],
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DocumentDamaged(f"{key} cannot be read ({error}): remove the object, and run again") from error
+        raise _DOCUMENT.damage(key, error) from error
 
 
 def record_staged(store: Store, plan: Plan, staged: Staged) -> bool:
     """Record the files of a plan. Return False if another run has recorded its files before."""
-    document: dict[str, Any] = {
-        "v": _VERSION,
+    fields = {
         "plan": _digest(plan),
         "run": staged.run_id,
         "table": file_entries(staged.table_files),
@@ -113,7 +115,7 @@ def record_staged(store: Store, plan: Plan, staged: Staged) -> bool:
         "faults": faults_document(staged.faults),
         "properties": dict(staged.properties),
     }
-    return record_staged_document(store, staged_key(plan.key), document)
+    return record_staged_document(store, staged_key(plan.key), _DOCUMENT, fields)
 
 
 def discard(io: FileIO, staged: Staged) -> None:

@@ -6,7 +6,6 @@ snapshot that commits these, so that a retry or a rival commits the same statist
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.base.documents import read_document
+from waybill.base.documents import Document
 from waybill.base.errors import DocumentTooNew
 from waybill.config.names import TopicPartition
 from waybill.parsers.protocol import Reason
@@ -36,7 +35,7 @@ REASONS_PROPERTY = "waybill.reasons"
 OTHER = "other"
 """The kind under which rare kinds are counted together when there are too many: a user's parser may give any kind."""
 
-_VERSION = 1
+_DOCUMENT = Document(name="the counts of quarantined messages")
 _STORED_KINDS = 20
 _MAX_KINDS = 1000  # in memory
 
@@ -103,16 +102,14 @@ class ReasonCounts:
 
     def to_text(self) -> str:
         """Return the snapshot property, with the most frequent kinds only."""
-        document: dict[str, Any] = {
-            kind: [found.messages, found.example] for kind, found in self.most_frequent().items()
-        }
-        return json.dumps({"v": _VERSION, "reasons": document}, separators=(",", ":"))
+        reasons = {kind: [found.messages, found.example] for kind, found in self.most_frequent().items()}
+        return _DOCUMENT.write({"reasons": reasons}).decode()
 
     @classmethod
     def from_text(cls, text: str) -> Self:
         """Parse what `to_text` returned. Another version counts as empty: only details of the alert depend on it."""
         try:
-            document = read_document(text, _VERSION, "the counts of quarantined messages")
+            document = _DOCUMENT.read(text, "")
         except DocumentTooNew:
             return cls()
         return cls({kind: ReasonCount(*found) for kind, found in document["reasons"].items()})

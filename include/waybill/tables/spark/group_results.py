@@ -10,7 +10,6 @@ This module does not import pyspark: Airflow's tasks import it.
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,12 +17,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged
+from waybill.base.documents import Document
 from waybill.config.names import group_results_key
 from waybill.services.store import Store
 
-_VERSION = 1
+_DOCUMENT = Document(
+    "results {where}: not readable ({error}): remove the object, and run again", name="results {where}"
+)
 
 
 class StreamOutcome(StrEnum):
@@ -114,8 +114,7 @@ class GroupResults:
     def to_json(self) -> bytes:
         """Return the document, with `"v": 1`."""
         streams = [result.document() for result in self.streams.values()]
-        document = {"v": _VERSION, "run": self.run, "selected": self.selected, "ended": self.ended, "streams": streams}
-        return json.dumps(document, separators=(",", ":")).encode()
+        return _DOCUMENT.write({"run": self.run, "selected": self.selected, "ended": self.ended, "streams": streams})
 
     @classmethod
     def load(cls, store: Store, group: str, job: str, run: str) -> GroupResults | None:
@@ -127,13 +126,13 @@ class GroupResults:
         text = store.read_if_exists(key)
         if text is None:
             return None
-        try:
-            document = read_document(text, _VERSION, f"results {key}")
-            results = {each["stream"]: StreamResult.of_document(each) for each in document["streams"]}
-            found = cls(document["run"], tuple(document["selected"]), document["ended"], results)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DocumentDamaged(f"results {key}: not readable ({error}): remove the object, and run again") from error
+        found = _DOCUMENT.parse(key, text, cls._of_fields)
         return found if found.run == run else None
+
+    @classmethod
+    def _of_fields(cls, fields: Mapping[str, Any]) -> GroupResults:
+        results = {each["stream"]: StreamResult.of_document(each) for each in fields["streams"]}
+        return cls(fields["run"], tuple(fields["selected"]), fields["ended"], results)
 
 
 def _final(earlier: GroupResults | None) -> dict[str, StreamResult]:

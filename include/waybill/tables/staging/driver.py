@@ -25,6 +25,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from waybill.base.documents import Document
 from waybill.base.errors import ObjectExists, PlanUnusable
 from waybill.services.store import Store
 from waybill.tables.iceberg import CommitOutcome
@@ -211,11 +212,11 @@ def find_or_create(
     return None if found is None else parse(key, found)
 
 
-def record_staged_document(store: Store, key: str, document: Mapping[str, Any]) -> bool:
-    """Record what the run `document["run"]` staged. Return False if another run recorded its files first."""
-    existing = store.create_or_read_existing(key, json.dumps(document, separators=(",", ":")).encode())
+def record_staged_document(store: Store, key: str, document: Document, fields: Mapping[str, Any]) -> bool:
+    """Record what the run `fields["run"]` staged. Return False if another run recorded its files first."""
+    existing = store.create_or_read_existing(key, document.write(fields))
     # The object may be our own: a create whose response was lost is sent again, and refused.
-    return existing is None or bool(json.loads(existing)["run"] == document["run"])
+    return existing is None or bool(json.loads(existing)["run"] == fields["run"])
 
 
 def staged_files(table: Table, entries: Sequence[FileEntry], key: str) -> list[DataFile]:

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import gzip
-import json
-import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged
+from waybill.base.documents import Document, spaced
 from waybill.watch.incidents.incident import IncidentBook
 
-_VERSION = 1
 _GZIP = b"\x1f\x8b"
+
+
+def _unpacked(content: bytes) -> bytes:
+    return gzip.decompress(content) if content.startswith(_GZIP) else content
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBook:
     """A book, and its number, which grows with each change. 0: it was never stored."""
 
+    DOCUMENT: ClassVar = Document(
+        "{where} does not hold Waybill's incidents ({kind}: {error}). Delete it: the next watch finds what is broken "
+        "again, and sends it again",
+        dump=spaced,
+        unpack=_unpacked,
+    )
+
     book: IncidentBook
     number: int = 0
 
     def content(self) -> bytes:
         """Return the document."""
-        return json.dumps({"v": _VERSION, "number": self.number, **self.book.document()}).encode()
+        return self.DOCUMENT.write({"number": self.number, **self.book.document()})
 
     def packed(self, mark: int = 0) -> bytes:
         """Return the document, gzipped. `mark`: a number of 32 bits that makes the bytes differ from others."""
@@ -34,17 +41,4 @@ class StoredBook:
     @classmethod
     def parse(cls, content: bytes, where: str) -> StoredBook:
         """Return the book of a document, gzipped or not. Raises `DocumentTooNew` or `DocumentDamaged`."""
-        try:
-            plain = gzip.decompress(content) if content.startswith(_GZIP) else content
-            document: dict[str, Any] = read_document(plain, _VERSION, where)
-            return cls(IncidentBook.parse(document), int(document["number"]))
-        except (EOFError, KeyError, OSError, TypeError, ValueError, zlib.error) as error:
-            raise damaged_book(where, error) from None
-
-
-def damaged_book(where: str, error: Exception) -> DocumentDamaged:
-    """Return the error for a place that does not hold a book of incidents."""
-    return DocumentDamaged(
-        f"{where} does not hold Waybill's incidents ({type(error).__name__}: {error}). Delete it: the next watch "
-        f"finds what is broken again, and sends it again"
-    )
+        return cls.DOCUMENT.parse(where, content, lambda fields: cls(IncidentBook.parse(fields), int(fields["number"])))

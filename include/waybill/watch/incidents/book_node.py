@@ -11,24 +11,23 @@ not above that of its own book, since a watch that still wrote such parts would 
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from contextlib import suppress
+from dataclasses import replace
 
 from kazoo.exceptions import NodeExistsError
 
-from waybill.base.documents import read_document
 from waybill.base.errors import CoordinationUnavailable, DocumentDamaged
 from waybill.services.coordination import ZooKeeperSession
 from waybill.services.coordination.paths import watch_parts_path, watch_path
-from waybill.watch.incidents.book_document import StoredBook, damaged_book
+from waybill.watch.incidents.book_document import StoredBook
 from waybill.watch.incidents.incident import IncidentBook
 
 logger = logging.getLogger(__name__)
 
 _PART_BYTES = 512 * 1024
-_PARTED_VERSION = 2
+_PARTED = replace(StoredBook.DOCUMENT, version=2)
 _READS = 20
 
 
@@ -79,7 +78,7 @@ class BookNode:
         parts: tuple[str, ...] = ()
         if len(content) > self._part_bytes:
             parts = self._write_parts(stored)
-            content = json.dumps({"v": _PARTED_VERSION, "number": stored.number, "parts": parts}).encode()
+            content = _PARTED.write({"number": stored.number, "parts": parts})
         self._session.write(self._path, content, version)
         self._parts = parts
         if before or parts:
@@ -109,8 +108,8 @@ class BookNode:
 
     def _parts_of(self, content: bytes) -> tuple[str, ...]:
         """Return the names of the parts that a node lists; none if it holds the book itself."""
-        try:
-            document = read_document(content, _PARTED_VERSION, self.where)
-            return tuple(str(name) for name in document["parts"]) if document["v"] == _PARTED_VERSION else ()
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged_book(self.where, error) from None
+        return _PARTED.parse(
+            self.where,
+            content,
+            lambda fields: tuple(str(name) for name in fields["parts"]) if fields["v"] == _PARTED.version else (),
+        )

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from waybill.base.documents import Document, readable
 from waybill.config.names import topic_change_key
 from waybill.services.store import Store
 
-_VERSION = 1
+_DOCUMENT = Document(dump=readable)
 
 
 def record_change(store: Store, at_ms: int, *, by: str, reason: str, plan: dict[str, Any]) -> str:
     """Store the record of a change before it is carried out, and return its key. `at_ms`: epoch ms."""
     while True:
         key = topic_change_key(store.prefix, at_ms)
-        document = {"v": _VERSION, "at": at_ms, "by": by, "reason": reason, **plan}
-        content = json.dumps(document, indent=1, ensure_ascii=False).encode()
+        content = _DOCUMENT.write({"at": at_ms, "by": by, "reason": reason, **plan})
         if store.create_or_read_existing(key, content) is None:
             return key
         at_ms += 1  # another person ordered a change within the same millisecond

@@ -7,14 +7,14 @@ removes the record last. A rate that no record has is an operator's, and stays.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from waybill.base import failpoints
-from waybill.base.documents import read_document
-from waybill.base.errors import ConfigError, DocumentDamaged
+from waybill.base.documents import As, Document, Stored, spaced
+from waybill.base.errors import ConfigError
 from waybill.config.models.kafka_topics import THROTTLED_REPLICAS
 from waybill.config.names import throttle_key, throttles_prefix
 from waybill.services.kafka.cluster import Cluster
@@ -24,18 +24,23 @@ from waybill.services.kafka.topic_configs import fetch_own_configs
 from waybill.services.store import Store
 from waybill.watch.kafka_cluster.topics_plan import ReplicaMove
 
-_VERSION = 1
 _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 
 
 @dataclass(frozen=True, slots=True)
-class _ThrottleRecord:
+class _ThrottleRecord(Stored):
     """That Waybill may have set a throttle: for the copies of a topic, with this rate on these brokers."""
 
-    key: str
+    DOCUMENT: ClassVar = Document(
+        "{where} is not a valid record of a throttle ({kind}: {error}): restore it from the bucket's versions; or "
+        "remove it, and remove the throttle with kafka-configs.sh",
+        dump=spaced,
+    )
+
+    key: Annotated[str, As(is_place=True)]
     topic: str
-    brokers: frozenset[int]
-    rate_bytes: int
+    brokers: Annotated[frozenset[int], As("", frozenset, sorted)]
+    rate_bytes: Annotated[int, As(read=int)]
     """Bytes per second."""
 
 
@@ -143,9 +148,8 @@ class Throttle:
             change_configs(self._cluster, Resource.BROKER, str(node_id), dict.fromkeys(_RATES, str(self._rate)))
 
     def _record(self, topic: str, brokers: Sequence[int], rate_bytes: int) -> None:
-        document = {"v": _VERSION, "topic": topic, "brokers": sorted(brokers), "rate_bytes": rate_bytes}
+        content = _ThrottleRecord("", topic, frozenset(brokers), rate_bytes).to_json()
         at_ms = time.time_ns() // 1_000_000
-        content = json.dumps(document).encode()
         while self._store.create_or_read_existing(throttle_key(self._store.prefix, topic, at_ms), content) is not None:
             at_ms += 1  # another person applies the config at the same time
 
@@ -155,16 +159,8 @@ def _read_records(store: Store) -> list[_ThrottleRecord]:
     found = []
     for key in sorted(store.keys(throttles_prefix(store.prefix))):
         content = store.read_if_exists(key)
-        if content is None:
-            continue  # another `apply` has just removed it
-        try:
-            fields = read_document(content, _VERSION, key)
-            found.append(_ThrottleRecord(key, fields["topic"], frozenset(fields["brokers"]), int(fields["rate_bytes"])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise DocumentDamaged(
-                f"{key} is not a valid record of a throttle ({type(error).__name__}: {error}): restore it from the "
-                f"bucket's versions; or remove it, and remove the throttle with kafka-configs.sh"
-            ) from None
+        if content is not None:  # else another `apply` has just removed it
+            found.append(_ThrottleRecord.from_json(key, content))
     return found
 
 

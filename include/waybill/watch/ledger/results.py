@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Annotated, ClassVar, Self
 
 import orjson
 
-from waybill.base.documents import read_document
+from waybill.base.documents import As, Document, Stored
 from waybill.config.models import Config
 from waybill.config.names import ledger_result_key
 from waybill.services.coordination import Coordinator
@@ -21,20 +21,21 @@ from waybill.tables.staging.services import StagingServices
 from waybill.watch.ledger.balance import Ledger
 from waybill.watch.ledger.read import ReadLogEnds, read_ledger
 
-_VERSION = 1
 _MOST_IMBALANCES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerResult:
+class LedgerResult(Stored):
     """Whether a ledger balances."""
 
-    made_at_ms: int
+    DOCUMENT: ClassVar = Document(dump=orjson.dumps)
+
+    made_at_ms: Annotated[int, As("made_at")]
     """When its figures were read. Epoch ms."""
     generation: int
     imbalances: tuple[str, ...] = ()
     """The first twenty, with their offsets."""
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Annotated[Mapping[str, int], As(write=dict, may_lack=True)] = field(default_factory=dict)
     """The sums of `Ledger.counts`; empty in results that an older Waybill stored."""
 
     @classmethod
@@ -51,21 +52,11 @@ class LedgerResult:
         """
         key = ledger_result_key(store.prefix, stream)
         content = store.read_if_exists(key)
-        if content is None:
-            return None
-        fields = read_document(content, _VERSION, key)
-        return cls(fields["made_at"], fields["generation"], tuple(fields["imbalances"]), fields.get("counts", {}))
+        return None if content is None else cls.from_json(key, content)
 
     def write(self, store: Store, stream: str) -> None:
         """Store the result in place of the one before."""
-        fields = {
-            "v": _VERSION,
-            "made_at": self.made_at_ms,
-            "generation": self.generation,
-            "imbalances": self.imbalances,
-            "counts": dict(self.counts),
-        }
-        store.replace(ledger_result_key(store.prefix, stream), orjson.dumps(fields))
+        store.replace(ledger_result_key(store.prefix, stream), self.to_json())
 
 
 def record_ledger(

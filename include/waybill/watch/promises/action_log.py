@@ -15,17 +15,20 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from typing import Self
+from typing import Any, Self
 
 import orjson
 
 from waybill.base.decision import Surface
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged
+from waybill.base.documents import Document
 from waybill.config.names import action_key, action_outcome_key, actions_prefix, day_of
 from waybill.services.store import Store
 
-_VERSION = 1
+_DOCUMENT = Document(
+    "{where} does not hold the record of an action ({kind}: {error}). Restore it from a version of the bucket, or move "
+    "it away: the pages then do not list that action",
+    dump=orjson.dumps,
+)
 _SHOWN_DAYS = 7
 _MOST_SHOWN = 50
 _OUTCOME = ".outcome.json"
@@ -122,7 +125,7 @@ def record_action(store: Store, record: ActionRecord) -> bool:
     """
     key = action_key(store.prefix, record.form_ms, record.id)
     # The random field tells this request from another one of the same millisecond.
-    content = orjson.dumps({"v": _VERSION, **asdict(record), "request": secrets.token_hex(8)})
+    content = _DOCUMENT.write({**asdict(record), "request": secrets.token_hex(8)})
     existing = store.create_or_read_existing(key, content)
     return existing is None or existing == content
 
@@ -130,7 +133,7 @@ def record_action(store: Store, record: ActionRecord) -> bool:
 def record_outcome(store: Store, record: ActionRecord, outcome: ActionOutcome) -> None:
     """Store what came of an action, unless that is stored already. Raises `StoreUnavailable`."""
     key = action_outcome_key(store.prefix, record.form_ms, record.id)
-    store.create_or_read_existing(key, orjson.dumps({"v": _VERSION, **asdict(outcome)}))
+    store.create_or_read_existing(key, _DOCUMENT.write(asdict(outcome)))
 
 
 def find_action(store: Store, place: ActionPlace) -> tuple[ActionRecord, ActionOutcome | None] | None:
@@ -169,25 +172,16 @@ def list_actions(store: Store, now_ms: int) -> list[tuple[ActionRecord, ActionOu
 
 
 def _record(key: str, content: bytes) -> ActionRecord:
-    try:
-        fields = read_document(content, _VERSION, key)
+    def made(fields: dict[str, Any]) -> ActionRecord:
         fields.setdefault("form_ms", fields["at_ms"])  # records of the first pages have none
         fields.setdefault("surface", Surface.PAGE)
         return ActionRecord(**{name: fields[name] for name in ActionRecord.__dataclass_fields__})
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(key, error) from None
+
+    return _DOCUMENT.parse(key, content, made)
 
 
 def _outcome(key: str, content: bytes) -> ActionOutcome:
-    try:
-        fields = read_document(content, _VERSION, key)
-        return ActionOutcome(**{name: fields[name] for name in ActionOutcome.__dataclass_fields__ if name in fields})
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(key, error) from None
-
-
-def _damaged(key: str, error: Exception) -> DocumentDamaged:
-    return DocumentDamaged(
-        f"{key} does not hold the record of an action ({type(error).__name__}: {error}). Restore it from a version of "
-        f"the bucket, or move it away: the pages then do not list that action"
+    names = ActionOutcome.__dataclass_fields__
+    return _DOCUMENT.parse(
+        key, content, lambda fields: ActionOutcome(**{name: fields[name] for name in names if name in fields})
     )

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import logging
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
-import orjson
-
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentTooNew
+from waybill.base.documents import Document, gzipped
 from waybill.config.models import Config
 from waybill.services.kafka.cluster import Cluster
 from waybill.watch.incidents.failures import Failures
@@ -21,9 +17,12 @@ from waybill.watch.kafka_cluster.isr_history import IsrHistory, classify
 from waybill.watch.kafka_cluster.quorum_health import QuorumTroubles, follow_quorum
 from waybill.watch.kafka_cluster.readings import Readings, SlowReadings, WantedReadings, read_cluster
 
-logger = logging.getLogger(__name__)
-
-_VERSION = 1
+_DOCUMENT = Document(
+    "the watch begins without a memory of Kafka: the stored one cannot be read: {error}",
+    name="the watch's memory of Kafka",
+    dump=gzipped,
+    unpack=gzip.decompress,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,30 +37,26 @@ class KafkaMemory:
     @classmethod
     def parse(cls, content: bytes | None) -> Self:
         """Return the stored memory; an empty one if it cannot be read, since states are then only dated later."""
-        if content is None:
-            return cls()
-        try:
-            fields = read_document(gzip.decompress(content), _VERSION, "the watch's memory of Kafka")
-            return cls(
-                IsrHistory.parse(fields["history"]),
-                {group: (int(committed), int(since)) for group, (committed, since) in fields["commits"].items()},
-                SlowReadings.parse(fields["slow"]),
-                {voter: int(since) for voter, since in fields.get("quorum", {}).items()},
-            )
-        except (DocumentTooNew, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-            logger.warning("the watch begins without a memory of Kafka: the stored one cannot be read: %s", error)
-            return cls()
+        return _DOCUMENT.remembered(content, cls._of_fields, cls)
+
+    @classmethod
+    def _of_fields(cls, fields: dict[str, Any]) -> Self:
+        return cls(
+            IsrHistory.parse(fields["history"]),
+            {group: (int(committed), int(since)) for group, (committed, since) in fields["commits"].items()},
+            SlowReadings.parse(fields["slow"]),
+            {voter: int(since) for voter, since in fields.get("quorum", {}).items()},
+        )
 
     def content(self) -> bytes:
         """Return the document that `parse` reads."""
-        document = {
-            "v": _VERSION,
+        fields = {
             "history": self.history.document(),
             "commits": dict(self.commits),
             "slow": self.slow.document(),
             "quorum": dict(self.quorum),
         }
-        return gzip.compress(orjson.dumps(document), compresslevel=1)
+        return _DOCUMENT.write(fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,20 +7,19 @@ the offsets that it sees. Old samples are thinned out: the older they are, the f
 from __future__ import annotations
 
 import gzip
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
-import orjson
-
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentTooNew
+from waybill.base.documents import Document, gzipped
 from waybill.config.names import TopicPartition, day_of
 
-logger = logging.getLogger(__name__)
-
-_VERSION = 1
+_DOCUMENT = Document(
+    "the watch begins without samples: those stored cannot be read: {error}",
+    name="the watch's samples",
+    dump=gzipped,
+    unpack=gzip.decompress,
+)
 _KEPT_MS = 36 * 3_600_000
 _ALL_KEPT_MS = 30 * 60_000
 """Younger samples are all kept, so limits of minutes are exact to the minute."""
@@ -75,34 +74,31 @@ class Samples:
     @classmethod
     def parse(cls, content: bytes | None) -> Self:
         """Return the stored samples; none if they cannot be read, since figures are then only less exact."""
-        if content is None:
-            return cls()
-        try:
-            fields = read_document(gzip.decompress(content), _VERSION, "the watch's samples")
-            return cls(
-                tuple(
-                    (
-                        int(each["at"]),
-                        {
-                            (stream, TopicPartition.parse(tp)): OffsetSample(*offsets)
-                            for stream, tps in each["offsets"].items()
-                            for tp, offsets in tps.items()
-                        },
-                    )
-                    for each in fields["samples"]
-                ),
-                tuple(
-                    LogDrop((stream, TopicPartition.parse(tp)), int(at), int(end), int(committed))
-                    for stream, tp, at, end, committed in fields.get("drops", ())
-                ),
-                {
-                    (stream, TopicPartition.parse(tp)): (int(at), OffsetSample(*offsets))
-                    for stream, tp, at, offsets in fields.get("absent", ())
-                },
-            )
-        except (DocumentTooNew, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-            logger.warning("the watch begins without samples: those stored cannot be read: %s", error)
-            return cls()
+        return _DOCUMENT.remembered(content, cls._of_fields, cls)
+
+    @classmethod
+    def _of_fields(cls, fields: dict[str, Any]) -> Self:
+        return cls(
+            tuple(
+                (
+                    int(each["at"]),
+                    {
+                        (stream, TopicPartition.parse(tp)): OffsetSample(*offsets)
+                        for stream, tps in each["offsets"].items()
+                        for tp, offsets in tps.items()
+                    },
+                )
+                for each in fields["samples"]
+            ),
+            tuple(
+                LogDrop((stream, TopicPartition.parse(tp)), int(at), int(end), int(committed))
+                for stream, tp, at, end, committed in fields.get("drops", ())
+            ),
+            {
+                (stream, TopicPartition.parse(tp)): (int(at), OffsetSample(*offsets))
+                for stream, tp, at, offsets in fields.get("absent", ())
+            },
+        )
 
     def content(self) -> bytes:
         """Return the document that `parse` reads."""
@@ -117,8 +113,7 @@ class Samples:
             [stream, str(tp), at, (each.start, each.end, each.committed)]
             for (stream, tp), (at, each) in self.absent.items()
         ]
-        document = {"v": _VERSION, "samples": samples, "drops": drops, "absent": absent}
-        return gzip.compress(orjson.dumps(document), compresslevel=1)
+        return _DOCUMENT.write({"samples": samples, "drops": drops, "absent": absent})
 
     @property
     def is_first_of_day(self) -> bool:

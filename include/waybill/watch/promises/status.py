@@ -13,16 +13,18 @@ import gzip
 from dataclasses import dataclass, field
 from functools import cache
 
-import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from waybill.base.decision import Surface
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged
+from waybill.base.documents import Document, gzipped
 from waybill.config.models.promises import PromiseSeverity
 from waybill.watch.incidents.finding import Verdict
 
-_VERSION = 1
+_DOCUMENT = Document(
+    "{where} does not hold a status document ({kind}: {error}). Delete it: the next watch writes it again",
+    dump=gzipped,
+    unpack=gzip.decompress,
+)
 
 
 # --- all streams ------------------------------------------------------------------------------------------------------
@@ -466,19 +468,12 @@ class WatchStatus:
 
     def content(self) -> bytes:
         """Return the document that `parse` reads."""
-        return gzip.compress(orjson.dumps({"v": _VERSION, "status": self}), compresslevel=1, mtime=0)
+        return _DOCUMENT.write({"status": self})
 
     @classmethod
     def parse(cls, content: bytes, where: str) -> WatchStatus:
         """Return the status of a document. Raises `DocumentTooNew` or `DocumentDamaged`."""
-        try:
-            fields = read_document(gzip.decompress(content), _VERSION, where)
-            return _adapter().validate_python(fields["status"])
-        except (KeyError, TypeError, ValueError, OSError, EOFError, ValidationError) as error:
-            raise DocumentDamaged(
-                f"{where} does not hold a status document ({type(error).__name__}: {error}). Delete it: the next "
-                f"watch writes it again"
-            ) from None
+        return _DOCUMENT.parse(where, content, lambda fields: _adapter().validate_python(fields["status"]))
 
 
 @cache

@@ -14,10 +14,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import orjson
-
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentTooNew, WaybillError, expected
+from waybill.base.documents import Document, gzipped
+from waybill.base.errors import WaybillError, expected
 from waybill.config.models import Config
 from waybill.config.models.promises import PromiseName, PromiseSeverity
 from waybill.watch.incidents.failures import Failures
@@ -37,7 +35,13 @@ _THREADS = 8
 """Streams whose tables are loaded at the same time: a watch waits for the catalog and S3."""
 _READ_AGAIN_MINUTES = 5
 _MINUTE_MS = 60_000
-_VERSION = 2
+_DOCUMENT = Document(
+    "all tables are read again: the stored states cannot be read: {error}",
+    version=2,
+    name="the watch's table states",
+    dump=gzipped,
+    unpack=gzip.decompress,
+)
 _TABLE_PROMISES = (
     PromiseName.TABLE_LAG,
     PromiseName.COMPLETE_BY,
@@ -140,20 +144,14 @@ def _read(config: Config, name: str, services: StagingServices, now_ms: int) -> 
 
 def parse_states(content: bytes | None) -> dict[str, TableState]:
     """Return the stored table states; none if they cannot be read: then all are read again."""
-    if content is None:
-        return {}
-    try:
-        fields = read_document(gzip.decompress(content), _VERSION, "the watch's table states")
-        return {name: TableState.parse(document) for name, document in fields["states"].items()}
-    except (DocumentTooNew, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-        logger.warning("all tables are read again: the stored states cannot be read: %s", error)
-        return {}
+    return _DOCUMENT.remembered(
+        content, lambda fields: {name: TableState.parse(each) for name, each in fields["states"].items()}, dict
+    )
 
 
 def states_content(states: Mapping[str, TableState]) -> bytes:
     """Return table states as they are stored for the next watch."""
-    documents = {name: state.document() for name, state in states.items()}
-    return gzip.compress(orjson.dumps({"v": _VERSION, "states": documents}), compresslevel=1)
+    return _DOCUMENT.write({"states": {name: state.document() for name, state in states.items()}})
 
 
 def _readable(name: str, error: str = "") -> Finding:

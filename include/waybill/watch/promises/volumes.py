@@ -10,7 +10,6 @@ sum, and a topic that a pattern matches from now on brings all that was written 
 from __future__ import annotations
 
 import gzip
-import logging
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,18 +17,18 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from typing import Any, Self
 
-import orjson
-
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentTooNew
+from waybill.base.documents import Document, gzipped
 from waybill.config.models import Stream
 from waybill.config.models.promises import PromiseName, StreamVolume, time_zone
 from waybill.config.models.quantities import counted, share_beside
 from waybill.watch.incidents.finding import Finding, Verdict, measured
 
-logger = logging.getLogger(__name__)
-
-_VERSION = 1
+_DOCUMENT = Document(
+    "the watch begins to count messages again: the stored volumes cannot be read: {error}",
+    name="the watch's volumes",
+    dump=gzipped,
+    unpack=gzip.decompress,
+)
 _HOUR_SECONDS = 3600
 _HOUR_MS = _HOUR_SECONDS * 1000
 _LATE_MS = 5 * 60_000
@@ -97,19 +96,15 @@ class Volumes:
     @classmethod
     def parse(cls, content: bytes | None) -> Self:
         """Return the stored volumes; none if they cannot be read: then the watch begins to count again."""
-        if content is None:
-            return cls()
-        try:
-            fields = read_document(gzip.decompress(content), _VERSION, "the watch's volumes")
-            return cls({name: HourlyVolumes.parse(each) for name, each in fields["streams"].items()})
-        except (DocumentTooNew, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-            logger.warning("the watch begins to count messages again: the stored volumes cannot be read: %s", error)
-            return cls()
+        return _DOCUMENT.remembered(
+            content,
+            lambda fields: cls({name: HourlyVolumes.parse(each) for name, each in fields["streams"].items()}),
+            cls,
+        )
 
     def content(self) -> bytes:
         """Return the document that `parse` reads."""
-        streams = {name: each.document() for name, each in self.streams.items()}
-        return gzip.compress(orjson.dumps({"v": _VERSION, "streams": streams}), compresslevel=1, mtime=0)
+        return _DOCUMENT.write({"streams": {name: each.document() for name, each in self.streams.items()}})
 
     def noted(self, now_ms: int, offsets: Mapping[str, tuple[int, int]]) -> Self:
         """Return the volumes after a watch.

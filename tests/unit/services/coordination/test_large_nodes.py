@@ -12,7 +12,7 @@ from waybill.base.metering import Tally
 from waybill.config.connections import ZooKeeperEndpoint
 from waybill.interfaces.cli.targets import make_decision
 from waybill.services.coordination import GroupProblem, GroupProblems, UsageStore, ZooKeeperSession
-from waybill.services.coordination.nodes import parse_node, to_node
+from waybill.services.coordination.nodes import NODE
 from waybill.services.coordination.session import MOST_NODE_BYTES
 
 
@@ -68,13 +68,13 @@ def test_usage_and_problems_of_ten_thousand_streams_fit_into_a_node() -> None:
 
 
 def test_small_document_stays_plain_and_a_damaged_one_is_named() -> None:
-    assert json.loads(to_node(a=1)) == {"v": 1, "a": 1}
-    large = to_node(a="x" * 300_000)
+    assert json.loads(NODE.write({"a": 1})) == {"v": 1, "a": 1}
+    large = NODE.write({"a": "x" * 300_000})
     assert len(large) < 1_000
-    assert parse_node(large, "/n")["a"] == "x" * 300_000
+    assert NODE.parse("/n", large, dict)["a"] == "x" * 300_000
     for content in (large[:-20], b"\x1f\x8b", large[:10] + b"\xff" + large[11:]):
         with pytest.raises(DocumentDamaged, match="ZooKeeper node /n"):
-            parse_node(content, "/n")
+            NODE.parse("/n", content, dict)
 
 
 def test_document_that_does_not_fit_is_named_before_it_is_sent() -> None:

@@ -97,7 +97,7 @@ def test_first_sweep_start_records_the_next_progress_if_its_own_has_expired(tabl
 
 
 def test_first_sweep_start_is_restored_from_its_document() -> None:
-    assert FirstSweepStart.from_document(BEGINNING.document()) == BEGINNING
+    assert FirstSweepStart.of_fields("", BEGINNING.to_fields()) == BEGINNING
     assert format_first_sweep_start(BEGINNING).startswith(
         "1,234 rows that were appended to the table before 1970-01-01T00:00:02.500Z"
     )

@@ -166,8 +166,8 @@ def test_the_listed_etag_identifies_the_content_of_a_marker() -> None:
 
 def test_a_marker_is_read_back_and_a_newer_version_is_refused() -> None:
     assert SuccessMarker.of(ENTRIES) == RIGHT
-    assert SuccessMarker.from_json(RIGHT.to_json(), "k") == RIGHT
-    assert SuccessMarker.from_json(b"", "k") is None
-    assert SuccessMarker.from_json(b'{"v": 1}', "k") is None
+    assert SuccessMarker.parse("k", RIGHT.to_json()) == RIGHT
+    assert SuccessMarker.parse("k", b"") is None
+    assert SuccessMarker.parse("k", b'{"v": 1}') is None
     with pytest.raises(DocumentTooNew):
-        SuccessMarker.from_json(b'{"v": 2}', "k")
+        SuccessMarker.parse("k", b'{"v": 2}')

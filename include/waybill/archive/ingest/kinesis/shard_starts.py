@@ -9,16 +9,18 @@ shards follow from. So a plan that dies between two assignments leaves the next 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
+from typing import Any
 
-from waybill.base.documents import read_document
-from waybill.base.errors import DocumentDamaged
+from waybill.base.documents import Document
 from waybill.config import names
 from waybill.records.shards.slot_map import Assignment, SlotMap, StreamOrigin
 from waybill.services.store import Store
 
-_VERSION = 1
+_ORIGIN = Document("{where} is not a valid origin of a stream ({kind}: {error}): restore it from the bucket's versions")
+_ASSIGNMENT = Document(
+    "{where} is not a valid assignment of a shard ({kind}: {error}): restore it from the bucket's versions"
+)
 
 
 def record_stream_origin(store: Store, topic: str, generation: int, origin: StreamOrigin) -> StreamOrigin:
@@ -27,15 +29,15 @@ def record_stream_origin(store: Store, topic: str, generation: int, origin: Stre
     Raises `DocumentTooNew` or `DocumentDamaged` for the stored one.
     """
     key = names.stream_origin_key(store.prefix, topic, generation)
-    existing = store.create_or_read_existing(key, _to_json(origin.to_fields()))
-    return origin if existing is None else _parse_origin(existing, key)
+    existing = store.create_or_read_existing(key, _ORIGIN.write(origin.to_fields()))
+    return origin if existing is None else _ORIGIN.parse(key, existing, StreamOrigin.of_fields)
 
 
 def find_stream_origin(store: Store, topic: str, generation: int) -> StreamOrigin | None:
     """Return the origin of a stream; None if it is not stored. Raises `DocumentTooNew` or `DocumentDamaged`."""
     key = names.stream_origin_key(store.prefix, topic, generation)
     data = store.read_if_exists(key)
-    return None if data is None else _parse_origin(data, key)
+    return None if data is None else _ORIGIN.parse(key, data, StreamOrigin.of_fields)
 
 
 def record_shard_start(store: Store, topic: str, generation: int, assignment: Assignment) -> Assignment:
@@ -45,7 +47,7 @@ def record_shard_start(store: Store, topic: str, generation: int, assignment: As
     """
     key = names.shard_start_key(store.prefix, topic, generation, assignment.shard_id)
     fields = {"shard_id": assignment.shard_id, **assignment.to_fields()}
-    existing = store.create_or_read_existing(key, _to_json(fields))
+    existing = store.create_or_read_existing(key, _ASSIGNMENT.write(fields))
     return assignment if existing is None else _parse_assignment(existing, assignment.shard_id, key)
 
 
@@ -76,28 +78,10 @@ def read_slot_map(store: Store, topic: str, generation: int, known: SlotMap) -> 
     return known.extended(list_shard_starts(store, topic, generation, known.assignments.keys()))
 
 
-def _to_json(fields: dict[str, object]) -> bytes:
-    return json.dumps({"v": _VERSION, **fields}, separators=(",", ":")).encode()
-
-
-def _parse_origin(data: bytes, key: str) -> StreamOrigin:
-    try:
-        return StreamOrigin.of_fields(read_document(data, _VERSION, key))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(key, "origin of a stream", error) from None
-
-
 def _parse_assignment(data: bytes, shard_id: str, key: str) -> Assignment:
-    try:
-        fields = read_document(data, _VERSION, key)
+    def made(fields: dict[str, Any]) -> Assignment:
         if fields["shard_id"] != shard_id:
             raise ValueError(f"it is that of {fields['shard_id']!r}")
         return Assignment.of_fields(shard_id, fields)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(key, "assignment of a shard", error) from None
 
-
-def _damaged(key: str, what: str, error: Exception) -> DocumentDamaged:
-    return DocumentDamaged(
-        f"{key} is not a valid {what} ({type(error).__name__}: {error}): restore it from the bucket's versions"
-    )
+    return _ASSIGNMENT.parse(key, data, made)

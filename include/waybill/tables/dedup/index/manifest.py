@@ -14,7 +14,6 @@ covers, and is committed in the state of the sweep. So all later sweeps decide a
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import crc32c
 
-from waybill.base.documents import read_document
+from waybill.base.documents import Document, compact
 from waybill.base.errors import CommitConflict, DocumentTooNew, ObjectExists, ObjectMissing
 from waybill.config.names import key_index_manifest_key, key_index_manifests_prefix, key_index_version_of
 from waybill.tables.dedup.index.sorted_runs import FileStore, SortedRun
@@ -36,7 +35,7 @@ logger = logging.getLogger(__name__)
 HASH = "siphash-2-4-128"
 """The hash function of keys: `waybill.tables.dedup.keys`."""
 
-_VERSION = 1
+_DOCUMENT = Document(name="manifest {where}")
 _ATTEMPTS = 10
 _RUN_FIELDS = [field.name for field in fields(SortedRun)]
 _PATHS = ("path", "filter_path")
@@ -151,14 +150,14 @@ class Manifest:
             "fields": _RUN_FIELDS,
             "runs": [_run_values(run, index) for run in self.runs],
         }
-        return _compact({"v": _VERSION, "crc32c": crc32c.crc32c(_compact(content)), "index": content})
+        return _DOCUMENT.write({"crc32c": crc32c.crc32c(compact(content)), "index": content})
 
     @classmethod
     def from_json(cls, index: str, version: int, data: bytes) -> Manifest:
         """Parse what `to_json` returns. Raises `ValueError`, `KeyError` or `TypeError` for any other document."""
-        document = read_document(data, _VERSION, f"manifest {version} of the key index {index}")
+        document = _DOCUMENT.read(data, f"{version} of the key index {index}")
         content = document["index"]
-        if document["crc32c"] != crc32c.crc32c(_compact(content)):
+        if document["crc32c"] != crc32c.crc32c(compact(content)):
             raise ValueError("its checksum differs")
         identity = IndexIdentity(content["unique"], tuple(content["key"]), content["buckets"], content["hash"])
         runs = (_parse_run(dict(zip(content["fields"], values, strict=True)), index) for values in content["runs"])
@@ -285,10 +284,6 @@ def effective_window_ms(window_ms: int, horizon_ms: int, newest_arrival_ms: int)
 
 
 # --- JSON ---
-
-
-def _compact(document: Any) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _run_values(run: SortedRun, index: str) -> list[Any]:

@@ -16,7 +16,6 @@ Version 1 had `lo`, the last eight bytes of the hash as uint64, in the place of 
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode, b64encode
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from waybill.base.documents import read_document
+from waybill.base.documents import Document
 from waybill.config.names import TopicPartition
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -37,7 +36,7 @@ ROW_GROUP_ROWS = 2048
 """Entries of a row group, about 31 KB. Smaller ones make the footer longer, larger ones cost more to read for one
 key."""
 
-_VERSION = 2
+_DOCUMENT = Document(version=2, name="a run of the key index")
 _METADATA = "waybill.run"
 _DELTA = "DELTA_BINARY_PACKED"
 _TAIL_BYTES = 3
@@ -142,7 +141,7 @@ def write(sink: FooterSink, entries: IndexEntries) -> None:
     Raises `ValueError` when the sum of the topic-partitions' offset spans exceeds int64.
     """
     places = PlaceCodec.of(entries)
-    description = {"v": _VERSION, **places.document(), "first_hi": _base64(entries.hi[::ROW_GROUP_ROWS])}
+    description = _DOCUMENT.write({**places.document(), "first_hi": _base64(entries.hi[::ROW_GROUP_ROWS])})
     columns = [
         pa.array(entries.hi),
         _pack(entries.tail),
@@ -161,7 +160,7 @@ def write(sink: FooterSink, entries: IndexEntries) -> None:
         store_schema=False,
     ) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-        writer.add_key_value_metadata({_METADATA: json.dumps(description, separators=(",", ":"))})
+        writer.add_key_value_metadata({_METADATA: description})
         sink.keep_from_here()
 
 
@@ -193,7 +192,7 @@ class RunFooter:
         description = (metadata.metadata or {}).get(_METADATA.encode())
         if description is None:
             raise ValueError(f"its footer has no {_METADATA}")
-        document = read_document(description, _VERSION, "a run of the key index")
+        document = _DOCUMENT.read(description, "")
         first_hi = np.frombuffer(b64decode(document["first_hi"]), np.dtype("<u8"))
         if len(first_hi) != metadata.num_row_groups:
             raise ValueError(f"it has {metadata.num_row_groups} row groups, and its footer lists {len(first_hi)}")

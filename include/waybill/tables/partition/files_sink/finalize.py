@@ -294,7 +294,7 @@ class _Finalizer:
         if wanted.matches_etag(existing):
             return True, wanted
         content = self.store.read_if_exists(key)
-        return content is not None, None if content is None else SuccessMarker.from_json(content, key)
+        return content is not None, None if content is None else SuccessMarker.parse(key, content)
 
     @staticmethod
     def _table_name(table: Table) -> str:

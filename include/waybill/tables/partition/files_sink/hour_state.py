@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Annotated, ClassVar
 
-from waybill.base.documents import read_document
+from waybill.base.documents import As, Document, Stored, spaced
+from waybill.base.errors import DocumentDamaged
 from waybill.config.names import SinkPeriod, TopicPartition
 from waybill.services.store import ListedObject
 from waybill.tables.iceberg.file_inventory import InventoryEntry
 
-_VERSION = 1
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
@@ -96,12 +96,17 @@ def final_before(reached: datetime | None, lateness: timedelta) -> datetime | No
 
 
 @dataclass(frozen=True, slots=True)
-class SuccessMarker:
-    """The content of `_SUCCESS`: figures of the files that the inventory lists in the directory."""
+class SuccessMarker(Stored):
+    """The content of `_SUCCESS`: figures of the files that the inventory lists in the directory.
+
+    It follows from the figures alone, so that its ETag identifies the figures.
+    """
+
+    DOCUMENT: ClassVar = Document("{where} is no marker ({error})", converts=True, dump=spaced)
 
     files: int
     rows: int
-    size_bytes: int
+    size_bytes: Annotated[int, As("bytes")]
     revision: int
     """How many partition runs have added files: late rows give a final hour another revision."""
 
@@ -115,11 +120,6 @@ class SuccessMarker:
             len({entry.plan for entry in entries}),
         )
 
-    def to_json(self) -> bytes:
-        """Return the object's content. It follows from the figures alone, so that its ETag identifies the figures."""
-        figures = {"files": self.files, "rows": self.rows, "bytes": self.size_bytes, "revision": self.revision}
-        return json.dumps({"v": _VERSION, **figures}).encode()
-
     def matches_etag(self, listed: ListedObject) -> bool:
         """Return whether the listed object has this marker's content. If False, read the object to know.
 
@@ -128,12 +128,11 @@ class SuccessMarker:
         return listed.etag == hashlib.md5(self.to_json(), usedforsecurity=False).hexdigest()
 
     @classmethod
-    def from_json(cls, data: bytes, key: str) -> SuccessMarker | None:
+    def parse(cls, key: str, data: bytes) -> SuccessMarker | None:
         """Parse an object's content; None if it is no marker. Raises `DocumentTooNew` if a newer Waybill wrote it."""
         try:
-            fields = read_document(data, _VERSION, key)
-            return cls(int(fields["files"]), int(fields["rows"]), int(fields["bytes"]), int(fields["revision"]))
-        except (ValueError, KeyError, TypeError):
+            return cls.from_json(key, data)
+        except DocumentDamaged:
             return None
 
 
