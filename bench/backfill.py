@@ -49,7 +49,7 @@ from services import running_services, topic_name
 
 if TYPE_CHECKING:
     from waybill.config.models import Config
-    from waybill.tables.backfill import RangeChoice
+    from waybill.tables.backfill.choice import RangeChoice
 
 NAMES = ("partition", "backfill-all", "backfill-all-diff", "backfill-range")
 _STREAM = "backfill"
@@ -83,7 +83,8 @@ def job(name: str, _: str, arguments: argparse.Namespace) -> Work:
 
 
 def _backfill(name: str, config: Config, file: Path, report: Path, messages: int) -> Sample:
-    from waybill.tables.backfill import Trigger, request_backfill
+    from waybill.tables.backfill.kinds import request_backfill
+    from waybill.tables.backfill.planning import Trigger
 
     trigger = Trigger(_STREAM, _choice(name, messages), "bench", "bench", slots=2)  # of local[2]
     request, figures = request_backfill(config, trigger)
@@ -107,7 +108,7 @@ def _backfill(name: str, config: Config, file: Path, report: Path, messages: int
 
 
 def _choice(name: str, messages: int) -> RangeChoice:
-    from waybill.tables.backfill import RangeChoice
+    from waybill.tables.backfill.choice import RangeChoice
 
     if name != "backfill-range":
         return RangeChoice.parse(everything=True)

@@ -20,7 +20,7 @@ from waybill.base.metering import Tally, meter, working_for
 from waybill.config.models import load_valid_streams
 from waybill.config.models.quantities import parse_size
 from waybill.services.coordination import store_usage
-from waybill.tables.backfill import run_backfill
+from waybill.tables.backfill.kinds import run_backfill
 from waybill.tables.spark import daemon
 from waybill.tables.spark.execute import run_each
 from waybill.tables.spark.job import (

@@ -39,7 +39,8 @@ PUBLISH = """
 import os
 
 from waybill.tables.audit import DecisionKind
-from waybill.tables.backfill import Action, change_backfill, run_backfill
+from waybill.tables.backfill.kinds import change_backfill, run_backfill
+from waybill.tables.backfill.states import BackfillAction
 from waybill.base.errors import WaybillError
 from waybill.tables.partition.holds import decide_hold
 from waybill.tables.partition.partition_run import run_partition
@@ -62,7 +63,7 @@ def act(config, what, backfill):
     elif what == "build":
         run_backfill(config, "flights", backfill)
     else:
-        change_backfill(config, "flights", backfill, Action(what), by="ann", reason="as agreed")
+        change_backfill(config, "flights", backfill, BackfillAction(what), by="ann", reason="as agreed")
 
 def drive(config, what, backfill=""):
     try:

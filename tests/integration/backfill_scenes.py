@@ -18,15 +18,11 @@ from quarantine_scenes import verified
 from waybill.config.models import ParseSettings, Stream
 from waybill.config.names import TopicPartition
 from waybill.records.batches.encode import Record
-from waybill.tables.backfill import (
-    BackfillAction,
-    BackfillRequest,
-    RangeChoice,
-    Trigger,
-    change_backfill,
-    request_backfill,
-    run_backfill,
-)
+from waybill.tables.backfill.choice import RangeChoice
+from waybill.tables.backfill.kinds import change_backfill, request_backfill, run_backfill
+from waybill.tables.backfill.planning import Trigger
+from waybill.tables.backfill.request import BackfillRequest
+from waybill.tables.backfill.states import BackfillAction
 from waybill.tables.partition.partition_plan import Plan, make_plan
 
 TP0, TP1 = TopicPartition("flights", 0), TopicPartition("flights", 1)

@@ -37,18 +37,13 @@ from quarantine_scenes import rewrite_quarantine
 
 from waybill.base.errors import BackfillRefused, BackfillUnderWay, ConfigError
 from waybill.config.names import BackupName, TopicPartition, backfill_branch, backfill_tag
-from waybill.tables.backfill import (
-    BackfillAction,
-    BackfillState,
-    RangeChoice,
-    Trigger,
-    find_request,
-    plan_backfill,
-    report_backfill,
-    report_backfills,
-    run_backfill,
-    state_of,
-)
+from waybill.tables.backfill.choice import RangeChoice
+from waybill.tables.backfill.events import state_of
+from waybill.tables.backfill.kinds import plan_backfill, report_backfills, run_backfill
+from waybill.tables.backfill.planning import Trigger
+from waybill.tables.backfill.report import report_backfill
+from waybill.tables.backfill.request import find_request
+from waybill.tables.backfill.states import BackfillAction, BackfillState
 from waybill.tables.partition.partition_run import run_partition
 from waybill.tables.quarantine.retry import retry_quarantine
 from waybill.tables.quarantine.row_filter import RowFilter

@@ -11,7 +11,7 @@ from archived_stream import Ran, waybill
 from backfill_scenes import FIRST, SECOND, TP0, all_first, check, put, use, with_second
 from partition_scenes import Scene
 
-from waybill.tables.backfill import list_requests
+from waybill.tables.backfill.request import list_requests
 
 pytestmark = pytest.mark.integration
 

@@ -19,21 +19,19 @@ from waybill.base.errors import BackfillRefused
 from waybill.interfaces.airflow.backfill import act_from_form, report_built, undo_from_form
 from waybill.interfaces.airflow.forms import form_params
 from waybill.interfaces.operations.catalogue import BACKFILL_FORM
-from waybill.tables.backfill import (
-    AnyReport,
-    BackfillAction,
-    BackfillState,
-    GenerationRequest,
-    RangeChoice,
-    Trigger,
+from waybill.tables.backfill.choice import RangeChoice
+from waybill.tables.backfill.generation_request import GenerationRequest
+from waybill.tables.backfill.kinds import (
     change_backfill,
     find_backfill,
     plan_backfill,
-    report_backfill,
     report_backfills,
     request_backfill,
     run_backfill,
 )
+from waybill.tables.backfill.planning import Trigger
+from waybill.tables.backfill.report import BackfillReport, report_backfill
+from waybill.tables.backfill.states import BackfillAction, BackfillState
 from waybill.tables.partition.generations import promote_generation
 
 pytestmark = [pytest.mark.integration, pytest.mark.matrix]
@@ -79,7 +77,7 @@ class TwoGenerations(ArchivedStream):
         choice = asked.pop("choice", None) or RangeChoice.parse(offsets=offsets, everything=not offsets)
         return Trigger(stream, choice, "anna", "other ids", **{"generation": 2, "source": "kafka", **asked})
 
-    def build(self, request: GenerationRequest, **settings: Any) -> AnyReport:
+    def build(self, request: GenerationRequest, **settings: Any) -> BackfillReport:
         return run_backfill(self.config, "events", request.id, **settings)
 
     def change(self, request: GenerationRequest, action: BackfillAction, **settings: Any) -> bool:
@@ -149,7 +147,7 @@ def test_a_generation_is_archived_again_built_compared_promoted_and_undone(scene
     assert scene.verified() == []
 
 
-def report_backfills_of(scene: TwoGenerations) -> list[AnyReport]:
+def report_backfills_of(scene: TwoGenerations) -> list[BackfillReport]:
     with scene.store() as store:
         return report_backfills(store, "later")
 

@@ -28,7 +28,8 @@ from partition_scenes import Scene
 from quarantine_scenes import rewrite_quarantine
 
 from waybill.base.errors import BackfillRefused
-from waybill.tables.backfill import BackfillAction, BackfillRequest
+from waybill.tables.backfill.request import BackfillRequest
+from waybill.tables.backfill.states import BackfillAction
 
 pytestmark = [pytest.mark.integration, pytest.mark.matrix]
 

@@ -39,7 +39,8 @@ from test_rebuild import WINDOW_MS, Replaced, swept_and_promoted
 from waybill.base.errors import BackfillRefused, PlanUnusable, ProgressLost, PublicationHeld, WaybillError
 from waybill.config.names import backfill_branch, backfill_tag
 from waybill.tables.audit import DecisionKind
-from waybill.tables.backfill import BackfillAction, run_backfill
+from waybill.tables.backfill.kinds import run_backfill
+from waybill.tables.backfill.states import BackfillAction
 from waybill.tables.partition.holds import decide_hold
 
 pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.matrix]

@@ -47,11 +47,12 @@ from waybill.tables.audit.results import Audit, CheckResult
 from waybill.tables.backfill import diff, events
 from waybill.tables.backfill.build import Built
 from waybill.tables.backfill.compare import Comparison
-from waybill.tables.backfill.events import BackfillAction, BackfillEvent
+from waybill.tables.backfill.events import BackfillEvent
 from waybill.tables.backfill.generation_request import BuiltGeneration, GenerationRequest, Source
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.backfill.request import BackfillRequest
 from waybill.tables.backfill.results import TaskRecord
+from waybill.tables.backfill.states import BackfillAction
 from waybill.tables.dedup.appends import TABLE_START, AppendedFile, TablePosition
 from waybill.tables.dedup.commit import StagedSweep, find_staged_sweep, record_staged_sweep
 from waybill.tables.dedup.index.manifest import IndexIdentity, Manifest

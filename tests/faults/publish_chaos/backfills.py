@@ -17,18 +17,12 @@ from partition_scenes import Scene
 from waybill.base.errors import BackfillRefused
 from waybill.config.models import Config
 from waybill.config.names import TopicPartition, backfill_tag
-from waybill.tables.backfill import (
-    BackfillAction,
-    BackfillRequest,
-    RangeChoice,
-    Trigger,
-    change_backfill,
-    find_request,
-    list_requests,
-    request_backfill,
-    run_backfill,
-)
+from waybill.tables.backfill.choice import RangeChoice
 from waybill.tables.backfill.events import events_of
+from waybill.tables.backfill.kinds import change_backfill, request_backfill, run_backfill
+from waybill.tables.backfill.planning import Trigger
+from waybill.tables.backfill.request import BackfillRequest, find_request, list_requests
+from waybill.tables.backfill.states import BackfillAction
 from waybill.tables.iceberg.state import read_retries
 from waybill.tables.staging.driver import OnStep
 

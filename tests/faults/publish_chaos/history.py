@@ -35,7 +35,7 @@ from waybill.config.names import TopicPartition, plans_prefix
 from waybill.records.batches.encode import Record
 from waybill.tables.audit import find_audit, find_decision
 from waybill.tables.audit.decisions import DecisionKind
-from waybill.tables.backfill import BackfillAction
+from waybill.tables.backfill.states import BackfillAction
 from waybill.tables.iceberg.state import BACKFILL_PROPERTY, PLAN_PROPERTY, RETRIES_PROPERTY, ancestry
 from waybill.tables.partition.holds import decide_hold
 from waybill.tables.partition.partition_plan import Plan

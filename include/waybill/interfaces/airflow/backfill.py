@@ -46,7 +46,8 @@ def undo_from_form(config: Config, form: Mapping[str, Any], by: str | None) -> s
     A retry of the task finds what its first try did. Raises `AirflowFailException` for what cannot be granted.
     """
     from waybill.base.errors import BackfillRefused, ConfigError
-    from waybill.tables.backfill import BackfillAction, change_backfill
+    from waybill.tables.backfill.kinds import change_backfill
+    from waybill.tables.backfill.states import BackfillAction
 
     stream, backfill, decision = form["stream"], str(form["backfill"]), Decision.of_run(by, form["reason"])
     try:
@@ -62,14 +63,10 @@ def undo_from_form(config: Config, form: Mapping[str, Any], by: str | None) -> s
 
 def _act(config: Config, form: Mapping[str, Any], decision: Decision, run_id: str) -> str | None:
     from waybill.base.errors import BackfillRefused
-    from waybill.tables.backfill import (
-        BackfillAction,
-        RangeChoice,
-        Trigger,
-        change_backfill,
-        plan_backfill,
-        request_backfill,
-    )
+    from waybill.tables.backfill.choice import RangeChoice
+    from waybill.tables.backfill.kinds import change_backfill, plan_backfill, request_backfill
+    from waybill.tables.backfill.planning import Trigger
+    from waybill.tables.backfill.states import BackfillAction
 
     stream, backfill, action = form["stream"], form["backfill"], form["action"]
     if action != "plan" and not decision.reason and not (action == "run" and backfill):
@@ -148,7 +145,8 @@ class SubmitBackfill(WaybillSparkSubmit):
 def report_built(config: Config, stream: str, backfill: str) -> dict[str, Any]:
     """Log the audit and the diff of a backfill that was built, and return its report as a JSON object."""
     from waybill.services.store import Store
-    from waybill.tables.backfill import find_backfill, report_backfill
+    from waybill.tables.backfill.kinds import find_backfill
+    from waybill.tables.backfill.report import report_backfill
 
     with Store.of(config.storage) as store:
         report = report_backfill(store, find_backfill(store, config, stream, backfill))

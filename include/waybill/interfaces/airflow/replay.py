@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -32,14 +33,15 @@ def create_from_form(config: Config, params: Mapping[str, Any], by: str | None, 
     from waybill.replay.requests.database import Database
     from waybill.replay.requests.queue import Queue
     from waybill.replay.requests.request import parse_request, replay_of
+    from waybill.replay.requests.targets import TARGETS
 
-    fields = {"webhook": ("url",), "kafka": ("connection", "topic"), "s3": ("compression",)}[params["target"]]
+    target = TARGETS[params["target"]]
     document = {
         "stream": params["stream"],
         "keys": list(params["keys"]),
         "from": params["from"],
         "to": params["to"],
-        "target": {"type": params["target"], **{name: params[name] for name in fields}},
+        "target": {"type": target.type, **{each.name: params[each.name] for each in fields(target)}},
         "priority": params["priority"],
     }
     now_ms = time.time_ns() // 1_000_000

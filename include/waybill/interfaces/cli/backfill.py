@@ -14,20 +14,19 @@ from waybill.interfaces.cli.targets import current_user, load_streams, make_deci
 from waybill.interfaces.operations.audit_log import logged
 from waybill.interfaces.operations.catalogue import BUILD, OPERATIONS
 from waybill.interfaces.operations.declaration import OperationName
-from waybill.tables.backfill import (
-    AnyReport,
-    AnyRequest,
-    BackfillAction,
-    RangeChoice,
-    Trigger,
+from waybill.tables.backfill.choice import RangeChoice
+from waybill.tables.backfill.kinds import (
     change_backfill,
     find_backfill,
     plan_backfill,
-    report_backfill,
     report_backfills,
     request_backfill,
     run_backfill,
 )
+from waybill.tables.backfill.planning import Trigger
+from waybill.tables.backfill.report import BackfillReport, report_backfill
+from waybill.tables.backfill.request import AnyRequest
+from waybill.tables.backfill.states import BackfillAction
 
 
 def run_plan(stream: str, choice: RangeChoice, *, generation: int | None, source: str, as_json: bool) -> None:
@@ -196,7 +195,7 @@ def run_change(
     typer.echo(f"{stream} {backfill}: {report.state}{already}")
 
 
-def _print_report(report: AnyReport, *, as_json: bool) -> None:
+def _print_report(report: BackfillReport, *, as_json: bool) -> None:
     if as_json:
         print_json(report.document())
         return

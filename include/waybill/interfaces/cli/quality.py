@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -16,9 +16,7 @@ from waybill.config.models.enums import Severity
 from waybill.config.models.quantities import counted, format_duration
 from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_catalog, parse_duration_option
-
-if TYPE_CHECKING:
-    from waybill.interfaces.operations.audit_log import logged
+from waybill.interfaces.operations.audit_log import logged
 from waybill.interfaces.operations.declaration import Operation
 from waybill.tables.audit.decisions import DecisionKind
 

@@ -20,19 +20,13 @@ from waybill.watch.promises.status import BrokerStatus, DecisionStatus, ReplaySt
 class DecisionRow:
     """A recorded action."""
 
-    at: str
+    decision: DecisionStatus
     age: str
-    by: str
-    surface: str
-    """Through which surface: `terminal`, `page`, `Airflow`."""
-    action: str
-    stream: str
     stream_href: str
-    reason: str
     outcome: str
+    """With the end of the DAG run that was ordered."""
     outcome_href: str
     """The page of the outcome, which asks Airflow how far an ordered DAG run is."""
-    command: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +54,17 @@ def incidents_page(status: WatchStatus, links: Links, viewer: Viewer, now_ms: in
     )
 
 
-def _decision_row(decision: DecisionStatus, links: Links, now_ms: int) -> DecisionRow:
-    return DecisionRow(
-        at=time_text(decision.at_ms),
-        age=age_text(decision.at_ms, now_ms),
-        by=decision.by,
-        surface=decision.surface,
-        action=decision.action,
-        stream=decision.stream,
-        stream_href=links.stream(decision.stream) if decision.stream else "",
-        reason=decision.reason,
-        outcome=_outcome(decision),
-        outcome_href=links.page(f"/actions/taken/{decision.place}") if decision.place else "",
-        command=decision.command,
-    )
-
-
 _ENDS = {"success": "; it has succeeded", "failed": "; it has failed"}
 
 
-def _outcome(decision: DecisionStatus) -> str:
-    return f"{decision.outcome}{_ENDS.get(decision.run_state, '')}"
+def _decision_row(decision: DecisionStatus, links: Links, now_ms: int) -> DecisionRow:
+    return DecisionRow(
+        decision,
+        age=age_text(decision.at_ms, now_ms),
+        stream_href=links.stream(decision.stream) if decision.stream else "",
+        outcome=f"{decision.outcome}{_ENDS.get(decision.run_state, '')}",
+        outcome_href=links.page(f"/actions/taken/{decision.place}") if decision.place else "",
+    )
 
 
 # --- Kafka ------------------------------------------------------------------------------------------------------------

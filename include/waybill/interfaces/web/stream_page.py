@@ -36,6 +36,7 @@ from waybill.interfaces.web.streams_page import (
     run_rows,
 )
 from waybill.interfaces.web.topic_partition_rows import TopicPartitionFilter, TopicPartitionRows, choose_rows
+from waybill.tables.backfill.states import POSSIBLE_IN
 from waybill.watch.incidents.finding import Verdict
 from waybill.watch.promises.status import (
     BackfillStatus,
@@ -181,18 +182,12 @@ class HoldRow:
 class BackfillRow:
     """A backfill."""
 
-    id: str
-    state: str
+    backfill: BackfillStatus
     kind: str
-    tasks: str
     offsets: Figure
-    by: str
-    reason: str
     requested: str
-    diff: tuple[str, ...]
-    promote: ActionForm | None
-    undo: ActionForm | None
-    cancel: ActionForm | None
+    forms: tuple[ActionForm, ...]
+    """Of what is possible in its state."""
     command: str
 
 
@@ -477,33 +472,18 @@ def _hold(name: str, hold: HoldStatus | None, links: Links, viewer: Viewer, now_
     )
 
 
-_POSSIBLE = {
-    OperationName.PROMOTE: frozenset({"built", "undone"}),
-    OperationName.UNDO: frozenset({"promoted"}),
-    OperationName.CANCEL: frozenset({"planned", "built", "undone"}),
-}
-"""The states in which each action is possible; `waybill.tables.backfill.events` decides."""
-
-
 def _backfill_row(name: str, backfill: BackfillStatus, links: Links, viewer: Viewer) -> BackfillRow:
     fields = {"stream": name, "backfill": backfill.id}
-    forms = {
-        action: form_of(action, links, viewer, fields) if backfill.state in states else None
-        for action, states in _POSSIBLE.items()
-    }
     return BackfillRow(
-        id=backfill.id,
-        state=backfill.state,
+        backfill,
         kind=backfill.kind if backfill.generation is None else f"{backfill.kind} {backfill.generation}",
-        tasks=backfill.tasks,
         offsets=Figure(count_text(backfill.offsets), command=f"waybill backfill status {name} {backfill.id}"),
-        by=backfill.by,
-        reason=backfill.reason,
         requested=time_text(backfill.requested_ms),
-        diff=backfill.diff,
-        promote=forms[OperationName.PROMOTE],
-        undo=forms[OperationName.UNDO],
-        cancel=forms[OperationName.CANCEL],
+        forms=tuple(
+            form_of(OperationName(action), links, viewer, fields)
+            for action, states in POSSIBLE_IN.items()
+            if backfill.state in states
+        ),
         command=f"waybill backfill diff {name} {backfill.id}",
     )
 

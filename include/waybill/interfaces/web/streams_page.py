@@ -45,14 +45,10 @@ _OLD_MS = 90_000
 class PromiseRow:
     """A promise."""
 
-    name: str
-    subject: str
+    promise: PromiseStatus
     figure: Figure
-    limit: str
-    detail: str
     since: str
     """How long it is broken: `23 min ago`; '' while it is kept."""
-    command: str
     tone: Tone
 
 
@@ -60,26 +56,15 @@ class PromiseRow:
 class IncidentRow:
     """An incident."""
 
-    id: str
-    stream: str
+    incident: IncidentStatus
     stream_href: str
-    promise: str
-    subject: str
     tone: Tone
     figure: Figure
-    limit: str
-    detail: str
+    """It leads to the DAG run that the incident is about."""
     since: str
-    since_time: str
-    command: str
-    """The one command to run."""
-    href: str
-    """The DAG run that it is about; '' if none."""
     runbook: str
     state: str
     """`open`, `acknowledged by …` or `resolved …`."""
-    is_open: bool
-    outcome: str
     acknowledge: ActionForm | None
     """None if it is acknowledged or resolved."""
 
@@ -317,13 +302,9 @@ def promise_row(promise: PromiseStatus, now_ms: int) -> PromiseRow:
     """Return the row of a promise."""
     is_broken = promise.verdict is Verdict.BROKEN
     return PromiseRow(
-        name=promise.promise,
-        subject=promise.subject,
+        promise,
         figure=promise_figure(promise, now_ms),
-        limit=promise.limit,
-        detail=promise.detail,
         since=age_text(promise.since_ms, now_ms) if is_broken and promise.since_ms is not None else "",
-        command=promise.command,
         tone=tone_of(promise.verdict, promise.severity),
     )
 
@@ -339,23 +320,13 @@ def incident_row(incident: IncidentStatus, links: Links, viewer: Viewer, now_ms:
     tone = tone_of(Verdict.BROKEN, incident.severity) if is_open else Tone.OK
     can_acknowledge = is_open and not incident.acknowledged_by
     return IncidentRow(
-        id=incident.id,
-        stream=incident.stream,
+        incident,
         stream_href=links.stream(incident.stream) if incident.stream else "",
-        promise=incident.promise,
-        subject=incident.subject,
         tone=tone,
         figure=Figure(incident.figure, tone, safe_url(incident.link)),
-        limit=incident.limit,
-        detail=incident.detail,
         since=age_text(incident.since_ms, now_ms),
-        since_time=time_text(incident.since_ms),
-        command=incident.command,
-        href=safe_url(incident.link),
         runbook=safe_url(incident.runbook),
         state=state,
-        is_open=is_open,
-        outcome=incident.outcome,
         acknowledge=form_of(OperationName.ACKNOWLEDGE, links, viewer, {"incident": incident.id})
         if can_acknowledge
         else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -15,7 +15,6 @@ from waybill.config.models import Config
 from waybill.config.models.replay import Replay
 
 _MAX_URL_CHARACTERS = 2_000
-_TYPES = "webhook, kafka, s3"
 
 
 class ObjectCompression(StrEnum):
@@ -27,52 +26,53 @@ class ObjectCompression(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookTarget:
+class ReplayTarget:
+    """What all targets have in common: their fields are those of their JSON, besides `type`."""
+
+    type: ClassVar[str]
+
+    def document(self) -> dict[str, str]:
+        """Return the target as a request's JSON holds it."""
+        return {"type": self.type, **{each.name: str(getattr(self, each.name)) for each in fields(self)}}
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookTarget(ReplayTarget):
     """JSON batches to a URL, at least once."""
 
     type: ClassVar[str] = "webhook"
     url: str
-
-    def document(self) -> dict[str, str]:
-        """Return the target as a request's JSON holds it."""
-        return {"type": self.type, "url": self.url}
 
     def __str__(self) -> str:
         return masked_url(self.url)
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaTarget:
+class KafkaTarget(ReplayTarget):
     """Messages to a topic, exactly once."""
 
     type: ClassVar[str] = "kafka"
     connection: str
     topic: str
 
-    def document(self) -> dict[str, str]:
-        """Return the target as a request's JSON holds it."""
-        return {"type": self.type, "connection": self.connection, "topic": self.topic}
-
     def __str__(self) -> str:
         return f"{self.topic} at {self.connection}"
 
 
 @dataclass(frozen=True, slots=True)
-class S3Target:
+class S3Target(ReplayTarget):
     """JSON lines in objects of the archive's bucket, exactly once."""
 
     type: ClassVar[str] = "s3"
     compression: ObjectCompression = ObjectCompression.GZIP
-
-    def document(self) -> dict[str, str]:
-        """Return the target as a request's JSON holds it."""
-        return {"type": self.type, "compression": str(self.compression)}
 
     def __str__(self) -> str:
         return f"s3 ({self.compression})"
 
 
 Target = WebhookTarget | KafkaTarget | S3Target
+TARGETS: dict[str, type[ReplayTarget]] = {each.type: each for each in (WebhookTarget, KafkaTarget, S3Target)}
+_TYPES = ", ".join(TARGETS)
 
 
 def parse_target(value: Any, config: Config, replay: Replay, stream: str) -> Target:
@@ -86,13 +86,13 @@ def parse_target(value: Any, config: Config, replay: Replay, stream: str) -> Tar
         )
     match value.get("type"):
         case WebhookTarget.type:
-            _check_fields(value, ("url",))
+            _check_fields(value, WebhookTarget)
             return WebhookTarget(_url(value["url"], allow_http=replay.webhooks.allow_http))
         case KafkaTarget.type:
-            _check_fields(value, ("connection", "topic"))
+            _check_fields(value, KafkaTarget)
             return _kafka(value["connection"], value["topic"], config, replay, stream)
         case S3Target.type:
-            _check_fields(value, (), ("compression",))
+            _check_fields(value, S3Target)
             return S3Target(_compression(value.get("compression", ObjectCompression.GZIP)))
         case other:
             raise ReplayRefused(f"{shown(other)} is no type of a target; there are: {_TYPES}", "target.type")
@@ -111,14 +111,16 @@ def read_target(document: dict[str, Any]) -> Target:
             raise ValueError(f"unknown target type {other!r}")
 
 
-def _check_fields(value: dict[str, Any], required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
-    for field in required:
-        if field not in value:
-            raise ReplayRefused(f"a target of type {value['type']} needs it", f"target.{field}")
+def _check_fields(value: dict[str, Any], kind: type[ReplayTarget]) -> None:
+    for each in fields(kind):
+        if each.default is MISSING and each.name not in value:
+            raise ReplayRefused(f"a target of type {kind.type} needs it", f"target.{each.name}")
+    known = ("type", *(each.name for each in fields(kind)))
     for field in value:
-        if field not in ("type", *required, *optional):
-            known = ", ".join(("type", *required, *optional))
-            raise ReplayRefused(f"a target of type {value['type']} has no field {shown(field)}, but: {known}", "target")
+        if field not in known:
+            raise ReplayRefused(
+                f"a target of type {kind.type} has no field {shown(field)}, but: {', '.join(known)}", "target"
+            )
 
 
 def _url(value: Any, *, allow_http: bool) -> str:

@@ -7,55 +7,7 @@
 | `build`, `results` | executing the tasks, the branches, the audit |
 | `diff`, `compare` | the differences between the built rows and the table's |
 | `replace`, `cuts` | replacing a range in a table: files removed, added, and cut at the bounds |
-| `events`, `promotion` | promoting, undoing and cancelling: claims, and what they do |
+| `states`, `events`, `promotion` | promoting, undoing and cancelling: claims, and what they do |
 | `generation_…`, `archiving` | the same for a generation that is not live: its request, its build, its promotion |
-| `kinds` | both kinds of backfills behind one set of functions, which are those of this package |
+| `kinds`, `report` | both kinds of backfills behind one set of functions, and what is known of one |
 """
-
-from waybill.tables.backfill.choice import RangeChoice
-from waybill.tables.backfill.events import BackfillAction, BackfillEvent, BackfillState, state_of
-from waybill.tables.backfill.generation_request import GenerationRequest, Source
-from waybill.tables.backfill.kinds import (
-    AnyReport,
-    AnyRequest,
-    change_backfill,
-    find_backfill,
-    plan_backfill,
-    report_backfill,
-    report_backfills,
-    request_backfill,
-    run_backfill,
-)
-from waybill.tables.backfill.planning import Estimate, Trigger, open_requests
-from waybill.tables.backfill.promotion import Changed, end_open_change
-from waybill.tables.backfill.request import BackfillRequest, find_request, list_requests
-from waybill.tables.backfill.work import TaskRunner, in_this_process
-
-__all__ = [
-    "AnyReport",
-    "AnyRequest",
-    "BackfillAction",
-    "BackfillEvent",
-    "BackfillRequest",
-    "BackfillState",
-    "Changed",
-    "Estimate",
-    "GenerationRequest",
-    "RangeChoice",
-    "Source",
-    "TaskRunner",
-    "Trigger",
-    "change_backfill",
-    "end_open_change",
-    "find_backfill",
-    "find_request",
-    "in_this_process",
-    "list_requests",
-    "open_requests",
-    "plan_backfill",
-    "report_backfill",
-    "report_backfills",
-    "request_backfill",
-    "run_backfill",
-    "state_of",
-]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from waybill.archive.chain.spans import ArchiveFault
 from waybill.base.documents import As, Document, Stored, spaced
@@ -19,13 +19,13 @@ from waybill.base.errors import BackfillRefused
 from waybill.config.models import Config, Stream
 from waybill.config.names import TopicPartition, backfill_branch, backfill_built_key
 from waybill.services.store import Store
-from waybill.tables.audit import Audit, AuditInput, AuditRecord, append_results, find_audit, record_audit, run_audit
-from waybill.tables.backfill.diff import Diff, DiffPart, Files, find_diff, make_diff
-from waybill.tables.backfill.events import ABANDONED_AFTER, BackfillEvent, BackfillState, events_of, state_of
+from waybill.tables.audit import AuditInput, AuditRecord, append_results, find_audit, record_audit, run_audit
+from waybill.tables.backfill.diff import DiffPart, Files, find_diff, make_diff
+from waybill.tables.backfill.events import ABANDONED_AFTER, state_of
 from waybill.tables.backfill.promotion import refuse_if_not_of
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.backfill.replace import Cutter, RangeChange
-from waybill.tables.backfill.request import BackfillRequest, find_request
+from waybill.tables.backfill.request import BackfillRequest, find_built, find_request
 from waybill.tables.backfill.results import (
     BuiltFiles,
     PlannedTask,
@@ -34,6 +34,7 @@ from waybill.tables.backfill.results import (
     load_built_files,
     run_and_record,
 )
+from waybill.tables.backfill.states import BackfillState
 from waybill.tables.backfill.work import TaskRunner, in_this_process, reach_step
 from waybill.tables.iceberg import StreamTables, drop_branch, ensure_tables, evolve_columns, translate_storage_errors
 from waybill.tables.partition.partition_plan import Task
@@ -58,90 +59,6 @@ class Built(Stored):
     quarantined: int
 
 
-def find_built(store: Store, request: BackfillRequest) -> Built | None:
-    """Return the record that a backfill is built, or None."""
-    key = backfill_built_key(store.prefix, request.stream, request.id)
-    found = store.read_if_exists(key)
-    return None if found is None else Built.from_json(key, found)
-
-
-# --- status -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class BackfillReport:
-    """What is known of one backfill."""
-
-    request: BackfillRequest
-    state: BackfillState
-    tasks_done: int
-    built: Built | None
-    audit: Audit | None
-    diff: Diff | None
-    events: Sequence[BackfillEvent]
-
-    @property
-    def tasks_text(self) -> str:
-        """Return how many tasks are done."""
-        return f"{self.tasks_done}/{len(self.request.plan.tasks)}"
-
-    def document(self) -> dict[str, Any]:
-        """Return the report as JSON fields."""
-        request = self.request
-        return {
-            "v": 1,
-            "stream": request.stream,
-            "id": request.id,
-            "state": str(self.state),
-            "by": request.by,
-            "reason": request.reason,
-            "at": request.at.isoformat(),
-            "range": request.ranges.document(),
-            "tasks": len(request.plan.tasks),
-            "tasks_done": self.tasks_done,
-            "rows": None if self.built is None else self.built.rows,
-            "quarantined": None if self.built is None else self.built.quarantined,
-            "branch": backfill_branch(request.id),
-            "audit": None if self.audit is None else self.audit.to_fields(),
-            "diff": None if self.diff is None else self.diff.document(),
-            "events": [event.document() for event in self.events],
-        }
-
-    def lines(self) -> list[str]:
-        """Return the report as lines for people."""
-        request, built = self.request, self.built
-        lines = [
-            f"{request.stream} {request.id}: {self.state}, {self.tasks_done} of {len(request.plan.tasks)} tasks done",
-            f"  requested by {request.by} at {request.at:%Y-%m-%d %H:%M:%S} UTC: {request.reason}",
-            f"  range: {request.ranges}",
-        ]
-        if built is not None:
-            lines.append(
-                f"  {built.rows:,} rows and {built.quarantined:,} quarantined messages, on the branch "
-                f"{backfill_branch(request.id)} of both tables"
-            )
-        if self.audit is not None:
-            failed = [result for result in self.audit.results if not result.success]
-            lines.append(f"  audit: {len(self.audit.results)} checks, {len(failed)} failed")
-            lines += [f"    {result.severity}: {result}" for result in failed]
-        if self.diff is not None:
-            lines += [f"  {line}" for line in self.diff.lines()]
-        return lines + [f"  {event}" for event in self.events]
-
-
-def report_range(store: Store, request: BackfillRequest) -> BackfillReport:
-    """Return what is known of a backfill."""
-    return BackfillReport(
-        request,
-        state_of(store, request),
-        len(find_records(store, request)),
-        find_built(store, request),
-        find_audit(store, request.plan.key),
-        find_diff(store, request),
-        events_of(store, request),
-    )
-
-
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
@@ -155,8 +72,8 @@ def build_range(
     bytes_per_second: float | None = None,
     on_step: OnStep = reach_step,
     services: StagingServices | None = None,
-) -> BackfillReport:
-    """Build a requested backfill of stream `name`, or continue, and return its report.
+) -> None:
+    """Build a requested backfill of stream `name`, or continue.
 
     `for_each` executes tasks: at most `parallel` at a time, and not more of the archive than `bytes_per_second` on
     average; None: no limit.
@@ -174,13 +91,12 @@ def build_range(
         if run.state() is BackfillState.CANCELLED:
             raise BackfillRefused(f"backfill {backfill} of {name} was cancelled: request it again")
         tables = run.load()
-        built = find_built(opened.store, request)
+        built = find_built(opened.store, request, Built)
         if built is None:
             run.execute_tasks(tables, parallel, bytes_per_second)
             built = run.branch(tables)
         run.audit(tables)
         run.diff(tables, built)
-        return report_range(opened.store, request)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from waybill.services.store import Store
 from waybill.tables.backfill.compare import DIFF_SCHEMA, ChangeKind, Comparison, WindowRows, compare
 from waybill.tables.backfill.cuts import read_file
 from waybill.tables.backfill.ranges import OffsetRanges, Placement
-from waybill.tables.backfill.request import AnyBackfill
+from waybill.tables.backfill.request import AnyRequest
 from waybill.tables.backfill.work import TaskRunner
 from waybill.tables.iceberg import StreamTables, task_io
 from waybill.tables.staging.table_layout import TableLayout
@@ -76,7 +76,7 @@ class Diff:
         return [*lines, f"  all differences: {self.table}"]
 
 
-def find_diff(store: Store, request: AnyBackfill) -> Diff | None:
+def find_diff(store: Store, request: AnyRequest) -> Diff | None:
     """Return the diff of a backfill, or None if it was not made yet."""
     key = _key(store, request, _SUMMARY)
     found = store.read_if_exists(key)
@@ -86,7 +86,7 @@ def find_diff(store: Store, request: AnyBackfill) -> Diff | None:
 def make_diff(
     config: Config,
     store: Store,
-    request: AnyBackfill,
+    request: AnyRequest,
     tables: StreamTables,
     old: tuple[Files, Files],
     parts: Sequence[DiffPart],
@@ -121,11 +121,11 @@ def make_diff(
     return Diff(total, _location(store, request))
 
 
-def _key(store: Store, request: AnyBackfill, name: str) -> str:
+def _key(store: Store, request: AnyRequest, name: str) -> str:
     return backfill_diff_key(store.prefix, request.stream, request.id, name)
 
 
-def _location(store: Store, request: AnyBackfill) -> str:
+def _location(store: Store, request: AnyRequest) -> str:
     return f"s3://{store.bucket}/{_key(store, request, '*.parquet')}"
 
 

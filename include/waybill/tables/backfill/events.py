@@ -17,7 +17,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -26,50 +25,14 @@ from waybill.base.errors import BackfillRefused
 from waybill.config.models import Stream
 from waybill.config.names import backfill_built_key, backfill_event_key, backfill_prefix, retry_key
 from waybill.services.store import Store
-from waybill.tables.backfill.request import AnyBackfill
+from waybill.tables.backfill.request import AnyRequest
+from waybill.tables.backfill.states import POSSIBLE_IN, STATE_AFTER, BackfillAction, BackfillState
 from waybill.tables.iceberg import StreamTables
 from waybill.tables.quarantine.staged import CLAIM_FIELD, CLAIM_VERSION
 from waybill.tables.quarantine.view import retries_of
 
 ABANDONED_AFTER = timedelta(days=30)
 """A backfill that is neither promoted nor cancelled by then is over: its files are removed."""
-
-
-class BackfillAction(StrEnum):
-    """What a person does with a backfill."""
-
-    PROMOTE = "promote"
-    UNDO = "undo"
-    CANCEL = "cancel"
-
-
-class BackfillState(StrEnum):
-    """Where a backfill is."""
-
-    PLANNED = "planned"
-    """Requested; its tasks are executed, or were interrupted."""
-    BUILT = "built"
-    PROMOTED = "promoted"
-    UNDONE = "undone"
-    """Promoted, and undone: it can be promoted again."""
-    CANCELLED = "cancelled"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the backfill may still be promoted. No other may be requested for the same offsets."""
-        return self in (BackfillState.PLANNED, BackfillState.BUILT, BackfillState.UNDONE)
-
-
-_FROM = {
-    BackfillAction.PROMOTE: (BackfillState.BUILT, BackfillState.UNDONE),
-    BackfillAction.UNDO: (BackfillState.PROMOTED,),
-    BackfillAction.CANCEL: (BackfillState.PLANNED, BackfillState.BUILT, BackfillState.UNDONE),
-}
-_TO = {
-    BackfillAction.PROMOTE: BackfillState.PROMOTED,
-    BackfillAction.UNDO: BackfillState.UNDONE,
-    BackfillAction.CANCEL: BackfillState.CANCELLED,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +94,13 @@ def _claim_key(store: Store, name: str, stream: Stream, tables: StreamTables, nu
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-def events_of(store: Store, request: AnyBackfill) -> list[BackfillEvent]:
+def events_of(store: Store, request: AnyRequest) -> list[BackfillEvent]:
     """Return the recorded events of a backfill, in order."""
     prefix = backfill_prefix(store.prefix, request.stream, request.id) + "events/"
     return [BackfillEvent.from_json(key, store.read(key)) for key in store.keys(prefix)]
 
 
-def state_of(store: Store, request: AnyBackfill, before: int | None = None) -> BackfillState:
+def state_of(store: Store, request: AnyRequest, before: int | None = None) -> BackfillState:
     """Return the state of a backfill, or the one that it had before the event with the number `before`."""
     events = [event for event in events_of(store, request) if before is None or event.number < before]
     return _state(events, store.exists(backfill_built_key(store.prefix, request.stream, request.id)))
@@ -146,13 +109,13 @@ def state_of(store: Store, request: AnyBackfill, before: int | None = None) -> B
 def _state(events: Sequence[BackfillEvent], is_built: bool) -> BackfillState:
     done = [event for event in events if event.is_effective]
     if done:
-        return _TO[done[-1].action]
+        return STATE_AFTER[done[-1].action]
     return BackfillState.BUILT if is_built else BackfillState.PLANNED
 
 
-def check_action(request: AnyBackfill, state: BackfillState, action: BackfillAction) -> None:
+def check_action(request: AnyRequest, state: BackfillState, action: BackfillAction) -> None:
     """Raise `BackfillRefused` if the action does not apply to a backfill in this state."""
-    if state in _FROM[action]:
+    if state in POSSIBLE_IN[action]:
         return
     command = "waybill backfill"
     remedies = {
@@ -167,12 +130,12 @@ def check_action(request: AnyBackfill, state: BackfillState, action: BackfillAct
     )
 
 
-def record_event(store: Store, request: AnyBackfill, claim: BackfillEvent, *, is_blocked: bool) -> BackfillEvent:
+def record_event(store: Store, request: AnyRequest, claim: BackfillEvent, *, is_blocked: bool) -> BackfillEvent:
     """Record the event of a claim, or find it recorded.
 
     It is not effective if it does not apply to the backfill's state when its turn comes, or if it `is_blocked`.
     """
-    applies = not is_blocked and state_of(store, request, before=claim.number) in _FROM[claim.action]
+    applies = not is_blocked and state_of(store, request, before=claim.number) in POSSIBLE_IN[claim.action]
     event = replace(claim, is_effective=applies)
     key = backfill_event_key(store.prefix, request.stream, request.id, claim.number)
     existing = store.create_or_read_existing(key, event.to_json())

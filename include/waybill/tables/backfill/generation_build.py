@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,16 +21,13 @@ from waybill.base.errors import BackfillRefused
 from waybill.config.models import Config
 from waybill.config.names import backfill_built_key
 from waybill.services.store import Store
-from waybill.tables.backfill.diff import WINDOWS_OF_PART, Diff, DiffPart, Files, find_diff, make_diff, windows
-from waybill.tables.backfill.events import BackfillEvent, BackfillState, events_of, state_of
-from waybill.tables.backfill.generation_request import (
-    BuiltGeneration,
-    GenerationRequest,
-    Source,
-    find_built_generation,
-)
+from waybill.tables.backfill.diff import WINDOWS_OF_PART, DiffPart, Files, find_diff, make_diff, windows
+from waybill.tables.backfill.events import state_of
+from waybill.tables.backfill.generation_request import BuiltGeneration, GenerationRequest, Source
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.backfill.replace import Cutter
+from waybill.tables.backfill.request import find_built
+from waybill.tables.backfill.states import BackfillState
 from waybill.tables.backfill.work import TaskRunner, in_this_process, reach_step
 from waybill.tables.iceberg import (
     Progress,
@@ -49,70 +46,6 @@ from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationReport:
-    """What is known of the build of one generation."""
-
-    request: GenerationRequest
-    state: BackfillState
-    built: BuiltGeneration | None
-    diff: Diff | None
-    events: Sequence[BackfillEvent]
-
-    @property
-    def tasks_text(self) -> str:
-        """Return what a list of backfills shows in place of tasks."""
-        return f"generation {self.request.generation}"
-
-    def document(self) -> dict[str, Any]:
-        """Return the report as JSON fields."""
-        request = self.request
-        return {
-            "v": 1,
-            "stream": request.stream,
-            "id": request.id,
-            "generation": request.generation,
-            "source": str(request.source),
-            "state": str(self.state),
-            "by": request.by,
-            "reason": request.reason,
-            "at": request.at.isoformat(),
-            "range": request.ranges.document(),
-            "compared": request.compared.document(),
-            "rows": None if self.built is None else self.built.rows,
-            "quarantined": None if self.built is None else self.built.quarantined,
-            "diff": None if self.diff is None else self.diff.document(),
-            "events": [event.document() for event in self.events],
-        }
-
-    def lines(self) -> list[str]:
-        """Return the report as lines for people."""
-        request = self.request
-        lines = [
-            f"{request.stream} {request.id}: {self.state}, generation {request.generation} from {request.source}",
-            f"  requested by {request.by} at {request.at:%Y-%m-%d %H:%M:%S} UTC: {request.reason}",
-            f"  range: {request.ranges}",
-        ]
-        if self.built is not None:
-            lines.append(
-                f"  the branch had {self.built.rows:,} rows and {self.built.quarantined:,} quarantined messages"
-            )
-        if self.diff is not None:
-            lines += [f"  {line}" for line in self.diff.lines()]
-        return lines + [f"  {event}" for event in self.events]
-
-
-def report_generation(store: Store, request: GenerationRequest) -> GenerationReport:
-    """Return what is known of the build of a generation."""
-    return GenerationReport(
-        request,
-        state_of(store, request),
-        find_built_generation(store, request),
-        find_diff(store, request),
-        events_of(store, request),
-    )
 
 
 def load_generation(services: StagingServices, config: Config, request: GenerationRequest) -> StreamTables:
@@ -143,8 +76,8 @@ def build_generation(
     slots: int = 1,
     on_step: OnStep = reach_step,
     services: StagingServices | None = None,
-) -> GenerationReport:
-    """Build a generation up to the end of the request's range, or continue, and return the report.
+) -> None:
+    """Build a generation up to the end of the request's range, or continue.
 
     `for_each` executes the tasks of partition runs, `slots` of them side by side.
 
@@ -158,7 +91,7 @@ def build_generation(
         store = opened.store
         if state_of(store, request) is BackfillState.CANCELLED:
             raise BackfillRefused(f"backfill {request.id} of {request.stream} was cancelled: request it again")
-        built = find_built_generation(store, request)
+        built = find_built(store, request, BuiltGeneration)
         if built is None:
             load_generation(opened, config, request)
             if request.source is Source.KAFKA:
@@ -174,7 +107,6 @@ def build_generation(
         if find_diff(store, request) is None:
             _compare(config, store, request, built, load_generation(opened, config, request), for_each)
         on_step("diffed")
-        return report_generation(store, request)
 
 
 def _partition_up_to(

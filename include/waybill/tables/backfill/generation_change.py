@@ -15,17 +15,11 @@ from waybill.base.errors import BackfillRefused
 from waybill.config.models import Config
 from waybill.config.names import generation_changes_prefix
 from waybill.services.store import Store
-from waybill.tables.backfill.events import (
-    BackfillAction,
-    BackfillEvent,
-    check_action,
-    events_of,
-    record_event,
-    state_of,
-)
+from waybill.tables.backfill.events import BackfillEvent, check_action, events_of, record_event, state_of
 from waybill.tables.backfill.generation_build import load_generation
 from waybill.tables.backfill.generation_request import GenerationRequest
 from waybill.tables.backfill.promotion import Changed
+from waybill.tables.backfill.states import BackfillAction
 from waybill.tables.backfill.work import reach_step
 from waybill.tables.iceberg.generations import live_generation
 from waybill.tables.partition.generations import promote_generation

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from waybill.base.documents import As, Document, Stored, spaced
-from waybill.config.names import backfill_built_key, backfill_generation_key, backfills_prefix
+from waybill.config.names import backfill_generation_key, backfills_prefix
 from waybill.services.store import Store
 from waybill.tables.backfill.ranges import OffsetRanges
 
@@ -98,10 +98,3 @@ class BuiltGeneration(Stored):
     rows: int
     """Of the branch."""
     quarantined: int
-
-
-def find_built_generation(store: Store, request: GenerationRequest) -> BuiltGeneration | None:
-    """Return the record that a generation is built, or None."""
-    key = backfill_built_key(store.prefix, request.stream, request.id)
-    found = store.read_if_exists(key)
-    return None if found is None else BuiltGeneration.from_json(key, found)

@@ -13,9 +13,8 @@ from datetime import UTC, datetime
 from waybill.base.errors import BackfillRefused
 from waybill.config.models import Config
 from waybill.services.store import Store
-from waybill.tables.backfill.build import BackfillReport, build_range, report_range
-from waybill.tables.backfill.events import BackfillAction
-from waybill.tables.backfill.generation_build import GenerationReport, build_generation, report_generation
+from waybill.tables.backfill.build import build_range
+from waybill.tables.backfill.generation_build import build_generation
 from waybill.tables.backfill.generation_change import change_generation
 from waybill.tables.backfill.generation_planning import (
     find_stream,
@@ -31,15 +30,13 @@ from waybill.tables.backfill.generation_request import (
 )
 from waybill.tables.backfill.planning import Estimate, Trigger, plan_range, request_range
 from waybill.tables.backfill.promotion import Changed, change_range
-from waybill.tables.backfill.request import BackfillRequest, find_request, list_requests
+from waybill.tables.backfill.report import BackfillReport, report_backfill
+from waybill.tables.backfill.request import AnyRequest, BackfillRequest, find_request, list_requests
+from waybill.tables.backfill.states import BackfillAction
 from waybill.tables.backfill.work import TaskRunner, in_this_process, reach_step
 from waybill.tables.iceberg import load_tables
 from waybill.tables.staging.driver import OnStep
 from waybill.tables.staging.services import StagingServices, services_of
-
-AnyRequest = BackfillRequest | GenerationRequest
-AnyReport = BackfillReport | GenerationReport
-
 
 # --- planning ---------------------------------------------------------------------------------------------------------
 
@@ -111,12 +108,7 @@ def _streams_of_table(config: Config, name: str) -> list[str]:
     return [name, *(each for each, stream in config.streams.items() if stream.table == table and each != name)]
 
 
-def report_backfill(store: Store, request: AnyRequest) -> AnyReport:
-    """Return what is known of a backfill."""
-    return report_range(store, request) if isinstance(request, BackfillRequest) else report_generation(store, request)
-
-
-def report_backfills(store: Store, stream: str) -> list[AnyReport]:
+def report_backfills(store: Store, stream: str) -> list[BackfillReport]:
     """Return what is known of all backfills of a stream, oldest first."""
     requests: list[AnyRequest] = [*list_requests(store, stream), *list_generation_requests(store, stream)]
     return [report_backfill(store, each) for each in sorted(requests, key=lambda each: (each.at, each.id))]
@@ -136,7 +128,7 @@ def run_backfill(
     slots: int = 1,
     on_step: OnStep = reach_step,
     services: StagingServices | None = None,
-) -> AnyReport:
+) -> BackfillReport:
     """Build a requested backfill, or continue, and return its report. `slots`: how many tasks can run side by side.
 
     `parallel` and `bytes_per_second` limit the build of a range (`build_range`). Raises what `build_range` and
@@ -145,7 +137,7 @@ def run_backfill(
     with services_of(config, services) as opened:
         request = find_backfill(opened.store, config, name, backfill)
         if isinstance(request, BackfillRequest):
-            return build_range(
+            build_range(
                 config,
                 name,
                 backfill,
@@ -155,12 +147,14 @@ def run_backfill(
                 on_step=on_step,
                 services=opened,
             )
-        if parallel is not None or bytes_per_second is not None:
+        elif parallel is not None or bytes_per_second is not None:
             raise BackfillRefused(
                 f"backfill {backfill} builds generation {request.generation} by lanes and partition runs, which have "
                 f"limits of their own: set `ingest.rate_limit` and `partition.run_bytes` of stream {request.stream}"
             )
-        return build_generation(config, request, for_each, slots=slots, on_step=on_step, services=opened)
+        else:
+            build_generation(config, request, for_each, slots=slots, on_step=on_step, services=opened)
+        return report_backfill(opened.store, request)
 
 
 def change_backfill(

@@ -21,12 +21,13 @@ from waybill.config.models.quantities import counted
 from waybill.config.names import TopicPartition, backfill_request_key
 from waybill.services.store import Store
 from waybill.tables.backfill.choice import RangeChoice, available_ranges, resolve
-from waybill.tables.backfill.events import ABANDONED_AFTER, BackfillAction, BackfillState, state_of
+from waybill.tables.backfill.events import ABANDONED_AFTER, state_of
 from waybill.tables.backfill.generation_request import Source
 from waybill.tables.backfill.promotion import change_range
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.backfill.request import BackfillRequest, find_request, list_requests
 from waybill.tables.backfill.results import find_records
+from waybill.tables.backfill.states import BackfillAction, BackfillState
 from waybill.tables.backfill.work import reach_step
 from waybill.tables.iceberg import StreamTables, ensure_tables, head_of, load_tables, read_progress
 from waybill.tables.partition.partition_plan import Plan, make_plan

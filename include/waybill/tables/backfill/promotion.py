@@ -22,9 +22,7 @@ from waybill.services.store import Store
 from waybill.tables.audit import find_audit
 from waybill.tables.backfill.events import (
     ABANDONED_AFTER,
-    BackfillAction,
     BackfillEvent,
-    BackfillState,
     check_action,
     events_of,
     find_claim,
@@ -35,6 +33,7 @@ from waybill.tables.backfill.events import (
 from waybill.tables.backfill.replace import Cutter, RangeChange
 from waybill.tables.backfill.request import BackfillRequest, find_request, list_requests
 from waybill.tables.backfill.results import BuiltFiles, load_built_files
+from waybill.tables.backfill.states import BackfillAction, BackfillState
 from waybill.tables.backfill.work import TaskRunner, in_this_process, reach_step
 from waybill.tables.iceberg import (
     StreamTables,

@@ -25,7 +25,7 @@ from waybill.config.names import backfill_branch, backfill_plan_id, backfill_tag
 from waybill.services.store import Store
 from waybill.tables.backfill.cuts import CutJob, Side, cut_files, place_files
 from waybill.tables.backfill.ranges import OffsetRanges
-from waybill.tables.backfill.request import AnyBackfill
+from waybill.tables.backfill.request import AnyRequest
 from waybill.tables.backfill.work import TaskRunner
 from waybill.tables.iceberg import RETRIES_PROPERTY, CommitOutcome, commit_with_retry, head_of, read_retries
 from waybill.tables.iceberg.commit import assert_head, commit_transaction, ensure_first_snapshot, stage_snapshot
@@ -63,7 +63,7 @@ class Cutter:
     for_each: TaskRunner
 
     @classmethod
-    def of(cls, config: Config, store: Store, request: AnyBackfill, for_each: TaskRunner) -> Self:
+    def of(cls, config: Config, store: Store, request: AnyRequest, for_each: TaskRunner) -> Self:
         """Return the cutter of a backfill's range."""
         return cls(
             store,

@@ -9,38 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar, TypeVar
 
 from waybill.base.documents import As, Document, Stored
 from waybill.base.errors import BackfillRefused
-from waybill.config.names import backfill_plan_id, backfill_request_key, backfills_prefix, check_backfill_id
+from waybill.config.names import (
+    backfill_built_key,
+    backfill_plan_id,
+    backfill_request_key,
+    backfills_prefix,
+    check_backfill_id,
+)
 from waybill.services.store import Store
+from waybill.tables.backfill.generation_request import GenerationRequest
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.partition.partition_plan import Plan
 
 _OBJECT = "/request.json"
 
-
-class AnyBackfill(Protocol):
-    """What requests of ranges and of generations have in common."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def stream(self) -> str: ...
-
-    @property
-    def by(self) -> str: ...
-
-    @property
-    def reason(self) -> str: ...
-
-    @property
-    def at(self) -> datetime: ...
-
-    @property
-    def ranges(self) -> OffsetRanges: ...
+_Record = TypeVar("_Record", bound=Stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +75,9 @@ class BackfillRequest(Stored):
         return len({span.key for task in self.plan.tasks for span in task})
 
 
+AnyRequest = BackfillRequest | GenerationRequest
+
+
 def find_request(store: Store, stream: str, backfill: str) -> BackfillRequest:
     """Return the request of a backfill. Raises `BackfillRefused`, with the ids that exist, if there is none."""
     try:
@@ -110,3 +100,10 @@ def list_requests(store: Store, stream: str) -> list[BackfillRequest]:
 def _list_ids(store: Store, stream: str) -> Iterator[str]:
     prefix = backfills_prefix(store.prefix, stream)
     return (key.removeprefix(prefix).removesuffix(_OBJECT) for key in store.keys(prefix) if key.endswith(_OBJECT))
+
+
+def find_built(store: Store, request: AnyRequest, record: type[_Record]) -> _Record | None:
+    """Return the record that a backfill is built, or None. `record`: its class, which follows from the request's."""
+    key = backfill_built_key(store.prefix, request.stream, request.id)
+    found = store.read_if_exists(key)
+    return None if found is None else record.from_json(key, found)

@@ -27,7 +27,8 @@ from waybill.config.connections import S3Endpoint, find_connection
 from waybill.config.models import Config, Stream
 from waybill.services.store import ListedObject, Store
 from waybill.tables.audit import AuditRecord, append_results, find_audit, keep_results_small
-from waybill.tables.backfill import end_open_change, open_requests
+from waybill.tables.backfill.planning import open_requests
+from waybill.tables.backfill.promotion import end_open_change
 from waybill.tables.dedup.rebuild import histories_of, reads_from
 from waybill.tables.iceberg import (
     DedupTables,

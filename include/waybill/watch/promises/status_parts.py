@@ -183,7 +183,7 @@ class _PartsReader:
     def _backfills(self) -> tuple[BackfillStatus, ...]:
         if self.name not in self.shared.with_backfills:
             return ()
-        from waybill.tables.backfill import report_backfills
+        from waybill.tables.backfill.kinds import report_backfills
 
         reports = report_backfills(self.services.store, self.name)[-_MOST_BACKFILLS:]
         return tuple(_backfill(report) for report in reversed(reports))
@@ -298,7 +298,7 @@ def _with_backfills(store: Store) -> frozenset[str]:
 
 
 def _backfill(report: Any) -> BackfillStatus:
-    from waybill.tables.backfill import BackfillRequest
+    from waybill.tables.backfill.request import BackfillRequest
 
     request = report.request
     is_range = isinstance(request, BackfillRequest)

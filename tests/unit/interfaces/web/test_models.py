@@ -80,8 +80,8 @@ def test_forms_are_allowed_by_role_and_name_the_command() -> None:
     assert page.hold is not None
     assert page.hold.release.command == 'waybill quality release flights --plan 20260921T101500Z_ab12 --reason "…"'
     built, promoted = page.backfills
-    assert (built.promote is not None, built.undo is not None) == (True, False)
-    assert (promoted.promote is not None, promoted.undo is not None) == (False, True)
+    assert [each.action for each in built.forms] == ["promote", "cancel"]
+    assert [each.action for each in promoted.forms] == ["undo"]
 
 
 def test_a_command_quotes_what_a_shell_would_read() -> None:
@@ -94,14 +94,14 @@ def test_a_command_quotes_what_a_shell_would_read() -> None:
 def test_the_other_pages_show_incidents_topics_replays_and_usage() -> None:
     status = sample_status()
     incidents = incidents_page(status, LINKS, ADMIN, NOW_MS)
-    assert [each.stream for each in incidents.open] == ["flights"]
+    assert [each.incident.stream for each in incidents.open] == ["flights"]
     assert incidents.resolved[0].acknowledge is None
     assert [each.outcome for each in incidents.actions] == [
         "paused: ingest paused",
         "ordered: run r1 of DAG backfill; it has failed",
     ]
     assert incidents.actions[1].outcome_href.endswith("/actions/taken/1790000000000-0123456789abcdef01234568")
-    assert [each.name for each in kafka_page(status, LINKS, NOW_MS).findings] == [
+    assert [each.promise.promise for each in kafka_page(status, LINKS, NOW_MS).findings] == [
         "kafka_under_replicated",
         "kafka_disk_used",
     ]
@@ -121,7 +121,7 @@ def test_a_link_to_a_script_is_no_link() -> None:
     status = sample_status()
     evil = replace(status.incidents[0], link="javascript:alert(1)", runbook="data:text/html,x")
     [row] = incidents_page(replace(status, incidents=(evil,)), LINKS, ADMIN, NOW_MS).open
-    assert (row.href, row.figure.href, row.runbook) == ("", "", "")
+    assert (row.figure.href, row.runbook) == ("", "")
     shared = replace(status.shared[0], link="javascript:alert(1)")
     [promise] = streams_page(replace(status, shared=(shared,)), LINKS, ADMIN, NOW_MS).shared
     assert promise.figure.href == ""
@@ -228,7 +228,7 @@ def test_all_broken_promises_are_named_and_many_stops_are_one_line() -> None:
     stops = tuple(StopStatus("flights", number, "TopicRecreated", "", NOW_MS, None) for number in range(64))
     stream = replace(flights(), stops=stops, hold=None)
     page = streams_page(replace(sample_status(), streams=(stream,)), LINKS, VIEWER, NOW_MS)
-    assert [each.name for each in page.rows[0].broken] == ["held_publication", "named_stop"]
+    assert [each.promise.promise for each in page.rows[0].broken] == ["held_publication", "named_stop"]
     assert page.rows[0].health_text == "held_publication: a run is held; named_stop: 1 stopped topic-partition"
     assert page.waiting[0].text == "64 topic-partitions are stopped: TopicRecreated"
 

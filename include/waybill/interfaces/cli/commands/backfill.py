@@ -38,7 +38,7 @@ def backfill_plan(
 ) -> None:
     """Print what a backfill would read and how long it would take. Nothing is stored."""
     from waybill.interfaces.cli import backfill as command
-    from waybill.tables.backfill import RangeChoice
+    from waybill.tables.backfill.choice import RangeChoice
 
     choice = RangeChoice.parse(
         offsets=offsets or (),
@@ -71,7 +71,7 @@ def backfill_run(
     The rows are audited and compared with those of the table. `promote` then replaces the table's rows.
     """
     from waybill.interfaces.cli import backfill as command
-    from waybill.tables.backfill import RangeChoice
+    from waybill.tables.backfill.choice import RangeChoice
 
     chosen = None
     values: dict[str, object] = {"generation": generation, "source": source, "rate": rate}
@@ -133,7 +133,7 @@ def backfill_promote(
 ) -> None:
     """Replace the table's rows of the range by those of the backfill. What was appended meanwhile stays."""
     from waybill.interfaces.cli import backfill as command
-    from waybill.tables.backfill import BackfillAction
+    from waybill.tables.backfill.states import BackfillAction
 
     command.run_change(
         BackfillAction.PROMOTE,
@@ -156,7 +156,7 @@ def backfill_undo(
 ) -> None:
     """Restore the rows that a promotion replaced, within 7 days. What was appended since stays."""
     from waybill.interfaces.cli import backfill as command
-    from waybill.tables.backfill import BackfillAction
+    from waybill.tables.backfill.states import BackfillAction
 
     command.run_change(BackfillAction.UNDO, stream, backfill, reason=reason, by=by, as_json=as_json)
 
@@ -171,6 +171,6 @@ def backfill_cancel(
 ) -> None:
     """Give up a backfill that is not promoted: its branches are removed, and others may be requested."""
     from waybill.interfaces.cli import backfill as command
-    from waybill.tables.backfill import BackfillAction
+    from waybill.tables.backfill.states import BackfillAction
 
     command.run_change(BackfillAction.CANCEL, stream, backfill, reason=reason, by=by, as_json=as_json)
