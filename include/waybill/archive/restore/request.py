@@ -20,7 +20,7 @@ _TOPIC_PLACE = "{topic}"
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """A restore as it is asked for. Topic-partitions and a time together choose what fulfils both."""
+    """The request for a restore. Topic-partitions and a time are combined with AND."""
 
     stream: str
     connection: str
@@ -163,7 +163,7 @@ def _until(store: Store, whole: SourceRange, until_ms: int) -> SourceRange:
 
 
 def _first_at(batch: memoryview, key: str, whole: SourceRange, until_ms: int) -> int | None:
-    """Return the offset of a batch's first message of the range at or after a time; None if it has none."""
+    """Return the first offset of a batch, within the range, with a timestamp ≥ `until_ms`; None if there is none."""
     import pyarrow.compute as pc
 
     from waybill.records.batches.decode import decode

@@ -1,7 +1,7 @@
 """An ASGI app that Airflow's API server mounts, and that is made at its first request.
 
-Airflow loads plugins in every process, so this module imports nothing that a task does not have anyway. Anybody may
-send the first request, since no app means no authentication. Therefore
+Airflow loads plugins in every process, so this module imports nothing that a task does not have anyway. The first
+request is not authenticated, since the app does authentication, and there is no app yet. Therefore
 
 - one request makes the app, and those that come meanwhile wait without a thread: Airflow's own routes need the threads;
 - after a failure, no request tries again for `RETRY_SECONDS`: a server that does not answer holds one thread for its

@@ -238,7 +238,7 @@ def _print_equations(title: str, groups: Sequence[tuple[str, Sequence[Line]]]) -
 
 
 def _print_result(ledger: Ledger | PeriodLedger, lines: Sequence[Line]) -> None:
-    """Print accepted gaps, notes, what does not balance, and whether all balances."""
+    """Print accepted gaps, notes, imbalances, and whether the ledger balances."""
     for line in lines:
         for gap in line.gaps:
             typer.echo(f"accepted: {gap}, by {gap.accepted_by}: {gap.reason}")

@@ -146,7 +146,7 @@ def create_app(
 
 
 class _InThread:
-    """Runs functions in threads of this app's own: S3 may hang, and Airflow's routes need theirs."""
+    """Runs functions in a thread pool of this app, so that a hanging S3 cannot exhaust Airflow's threads."""
 
     def __init__(self) -> None:
         self._limiter = anyio.CapacityLimiter(_SLOW_THREADS)

@@ -27,7 +27,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class RangeChoice:
-    """What a person chose. Topic-partitions and times together choose what fulfils both."""
+    """The range that a person chose. Topic-partitions and times are combined with AND."""
 
     offsets: Mapping[TopicPartition, tuple[int | None, int | None]]
     """First and next offset of each topic-partition; None: from the start, to the end."""

@@ -94,7 +94,7 @@ def _conf(connections: Iterable[str], settings: Mapping[str, str]) -> SparkConf:
     for key, value in {**_defaults(conf.get("spark.master", _LOCAL_MASTER)), **settings}.items():
         conf.setIfMissing(key, value)
     if not _is_local(conf):
-        # The JVM must be running before: settings made earlier go into its command line, which every user can read.
+        # Start the JVM first: settings made before its start are on its command line, which every user can read.
         SparkContext._ensure_initialized(conf=conf)
         for name in map(connection_variable, connections):
             if name in os.environ and not conf.contains(f"spark.kubernetes.executor.secretKeyRef.{name}"):

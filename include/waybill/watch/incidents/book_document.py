@@ -18,7 +18,7 @@ _GZIP = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True)
 class StoredBook:
-    """A book, and its number, which grows with each change. 0: it was never stored."""
+    """A book with its number, which grows with each change. 0: the book was never stored."""
 
     book: IncidentBook
     number: int = 0
@@ -28,7 +28,10 @@ class StoredBook:
         return json.dumps({"v": _VERSION, "number": self.number, **self.book.document()}).encode()
 
     def packed(self, mark: int = 0) -> bytes:
-        """Return the document, gzipped. `mark`: a number of 32 bits that makes the bytes differ from others."""
+        """Return the document, gzipped.
+
+        `mark`: a number of 32 bits, by which the bytes differ from those of an equal book.
+        """
         return gzip.compress(self.content(), compresslevel=6, mtime=mark)
 
     @classmethod

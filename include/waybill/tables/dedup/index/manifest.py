@@ -122,7 +122,7 @@ class Manifest:
         """
         if not since <= self.covers < sequence:
             return None
-        # The runs have planned sequence numbers: a snapshot of another writer may precede the sweep's commit.
+        # The plan guessed the sequence number. Another writer may have committed in between: use the real number.
         committed = (replace(run, first_sequence=since + 1, last_sequence=sequence) for run in runs)
         covering = replace(self, covers=sequence, covers_snapshot=snapshot_id, runs=(*self.runs, *committed))
         return covering.with_horizon(horizon_ms)
