@@ -81,8 +81,7 @@ def lost_ranges(chain: Chain) -> list[tuple[int, int]]:
 def log_terms(
     chain: Chain, log_end_offset: int | None, in_objects: int | None, in_uncommitted: int = 0
 ) -> tuple[LogTerms, str | None, list[Imbalance]]:
-    """Return the terms of a chain, why its messages are unknown (None: they are known), and contradictions in the
-    counts.
+    """Return the terms of a chain, why its messages are unknown (None: known), and contradictions in the counts.
 
     `in_objects`: the messages in its objects, if they were read. `in_uncommitted`: those after the committed offset.
     """

@@ -114,8 +114,7 @@ class LineReader:
         return replace(line, differences=found)
 
     def _count_messages(self, chain: Chain, progress: int) -> tuple[int | None, int | None]:
-        """Return the number of messages in the whole chain, if its objects are read, and the number not partitioned
-        yet.
+        """Return how many messages the chain has, if its objects are read, and how many are not partitioned yet.
 
         The second number is None if nothing is partitioned yet, and the objects are not read.
         """

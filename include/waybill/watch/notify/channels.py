@@ -193,8 +193,7 @@ def _send_to_slack(channel: SlackChannel, connection: Connection, message: Chann
 
 
 def _has_error(document: dict[str, Any]) -> bool:
-    """Return whether a JSON answer to a webhook states an error, since servers with an API like Slack's differ in
-    that."""
+    """Return whether a JSON answer to a webhook states an error, in the form of Slack or of similar servers."""
     return document.get("ok", True) is False or document.get("success", True) is False or bool(document.get("error"))
 
 

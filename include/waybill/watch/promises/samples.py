@@ -181,8 +181,7 @@ class Samples:
         return found
 
     def at_least_ago(self, key: Key, ago_ms: int) -> tuple[int, OffsetSample] | None:
-        """Return the newest sample of a topic-partition with at least this age, else the oldest; None without
-        samples."""
+        """Return the newest sample of a topic-partition with at least this age, else the oldest, else None."""
         found = None
         newest_ms = self.samples[-1][0] if self.samples else 0
         for at, sample in reversed(self.samples):
