@@ -24,14 +24,14 @@ class DecisionRow:
     age: str
     by: str
     surface: str
-    """Through which surface: `terminal`, `page`, `Airflow`."""
+    """The surface: `terminal`, `page`, `Airflow`."""
     action: str
     stream: str
     stream_href: str
     reason: str
     outcome: str
     outcome_href: str
-    """The page of the outcome, which asks Airflow how far an ordered DAG run is."""
+    """The page of the outcome, which shows the state of a triggered DAG run."""
     command: str
 
 
@@ -42,7 +42,7 @@ class IncidentsPage:
     open: tuple[IncidentRow, ...]
     """The oldest first."""
     resolved: tuple[IncidentRow, ...]
-    """Those of the last day, the newest first."""
+    """Incidents that were resolved in the last day, the newest first."""
     actions: tuple[DecisionRow, ...]
     """The newest first."""
 
@@ -122,10 +122,10 @@ class KafkaPage:
     services: tuple[tuple[str, Figure], ...]
     """Kafka and ZooKeeper."""
     findings: tuple[PromiseRow, ...]
-    """All that was measured about Kafka itself, the broken ones first."""
+    """All findings about Kafka itself, the broken promises first."""
     topics: tuple[KafkaTopicRow, ...]
     commands: tuple[tuple[str, str], ...]
-    """What more can be asked: text and command."""
+    """Commands with more details: text and command."""
 
 
 def kafka_page(status: WatchStatus, links: Links, now_ms: int) -> KafkaPage:
@@ -266,7 +266,7 @@ def seen_replays(status: WatchStatus, viewer: Viewer) -> tuple[ReplayStatus, ...
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """What was used for one stream, or by one kind of process, since the oldest shown day."""
+    """The usage for one stream, or by one kind of process, since the oldest shown day."""
 
     name: str
     href: str

@@ -30,8 +30,10 @@ class DatabaseThreads:
         self._failed: float | None = None
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, or raise its error; shortly after a failure, raise `ReplayUnavailable` at
-        once."""
+        """Return the result of `work`, or raise its error.
+
+        Shortly after a failure, raise `ReplayUnavailable` at once.
+        """
         return await anyio.to_thread.run_sync(lambda: self._run(work), limiter=self._limiter)
 
     def _run(self, work: Callable[[], T]) -> T:

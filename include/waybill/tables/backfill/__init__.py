@@ -2,14 +2,14 @@
 
 | module | content |
 |---|---|
-| `choice`, `ranges` | which offsets: as a person chooses them, as ranges, and where data files lie |
+| `choice`, `ranges` | the offsets: a person's choice, the ranges, and where data files lie |
 | `planning`, `request` | the checks, the estimate, and the stored request with its tasks |
 | `build`, `results` | executing the tasks, the branches, the audit |
 | `diff`, `compare` | the differences between the built rows and the table's |
 | `replace`, `cuts` | replacing a range in a table: files removed, added, and cut at the bounds |
-| `events`, `promotion` | promoting, undoing and cancelling: claims, and what they do |
+| `events`, `promotion` | promoting, undoing and cancelling: claims, and their execution |
 | `generation_…`, `archiving` | the same for a generation that is not live: its request, its build, its promotion |
-| `kinds` | both kinds of backfills behind one set of functions, which are those of this package |
+| `kinds` | one set of functions for both kinds of backfills, which this package exports |
 """
 
 from waybill.tables.backfill.choice import RangeChoice

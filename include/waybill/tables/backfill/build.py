@@ -1,6 +1,6 @@
 """Build a backfill: execute its tasks, put the result on branches, audit it, and compare it with the table.
 
-Every step finds what an earlier run or a rival has done, and continues from there. `main` stays as it is, and partition
+Every step finds the results of an earlier run or a rival, and continues from them. `main` stays as it is, and partition
 runs go on.
 """
 
@@ -70,7 +70,7 @@ def find_built(store: Store, request: BackfillRequest) -> Built | None:
 
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
-    """What is known of one backfill."""
+    """The state and figures of one backfill."""
 
     request: BackfillRequest
     state: BackfillState
@@ -82,7 +82,7 @@ class BackfillReport:
 
     @property
     def tasks_text(self) -> str:
-        """Return how many tasks are done."""
+        """Return the number of finished tasks as text."""
         return f"{self.tasks_done}/{len(self.request.plan.tasks)}"
 
     def document(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class BackfillReport:
 
 
 def report_range(store: Store, request: BackfillRequest) -> BackfillReport:
-    """Return what is known of a backfill."""
+    """Return the report about a backfill."""
     return BackfillReport(
         request,
         state_of(store, request),
@@ -158,7 +158,7 @@ def build_range(
 ) -> BackfillReport:
     """Build a requested backfill of stream `name`, or continue, and return its report.
 
-    `for_each` executes tasks: at most `parallel` at a time, and not more of the archive than `bytes_per_second` on
+    `for_each` executes tasks: at most `parallel` at a time. They read at most `bytes_per_second` of the archive on
     average; None: no limit.
 
     Calls `on_step` with `quarantine_branched`, `branched`, `built`, `audited` and `diffed`.
@@ -267,7 +267,8 @@ class _Build:
         key = backfill_built_key(self.store.prefix, self.name, self.request.id)
         existing = self.store.create_or_read_existing(key, built.to_json())
         if self.state() not in (BackfillState.PLANNED, BackfillState.BUILT):
-            # It was promoted or cancelled by others while this process was slow: the branch is theirs to keep or drop.
+            # Another process promoted or cancelled the backfill while this one was slow: the branch belongs to that
+            # process.
             self._drop_branches(tables)
         self.on_step("built")
         return built if existing is None else Built.from_json(key, existing)

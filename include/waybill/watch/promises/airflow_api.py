@@ -318,8 +318,7 @@ class AirflowApi:
         return tuple(found), frozenset(dags) - {task.dag for task in found}
 
     def ended_runs(self, dags: Collection[str], oldest_ms: int) -> dict[tuple[str, str], str]:
-        """Return the states (`success` or `failed`) of the newest hundred runs of `dags` that ended at or after
-        `oldest_ms`.
+        """Return the states (`success`, `failed`) of the newest hundred runs of `dags` that ended since `oldest_ms`.
 
         The keys are the DAG and the run.
         """

@@ -159,8 +159,7 @@ def _system_lookup(host: str, port: int) -> Sequence[str]:
 
 
 def _within(timeout_seconds: float, work: Callable[[], Sequence[str]], host: str) -> Sequence[str]:
-    """Return the result of `work`, which runs in a thread: `getaddrinfo` has no timeout, so the thread may be
-    abandoned."""
+    """Run `work` in a thread, which may be abandoned, since `getaddrinfo` has no timeout. Return the result."""
     answers: queue.SimpleQueue[Sequence[str] | Exception] = queue.SimpleQueue()
 
     def run() -> None:

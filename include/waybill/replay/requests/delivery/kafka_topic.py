@@ -84,7 +84,7 @@ class TopicDelivery:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the next worker needs, as JSON."""
+        """The state for the next worker, as JSON."""
         return copy.deepcopy({**self._state, "counts": self._counts, "there": self._there})
 
     def prepare(self) -> None:

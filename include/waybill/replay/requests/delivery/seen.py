@@ -1,5 +1,4 @@
-"""Duplicates within one replay request: messages whose id was delivered before, and that are dropped, also across
-restarts.
+"""Drop duplicates within one replay request: messages with an id that was delivered before, also after a restart.
 
 A producer that repeats a send, or a job that runs twice, writes a message twice, at different offsets. The id is what
 the stream's deduplication compares; the caller computes it. Assumption: a request's messages come in the same order

@@ -64,8 +64,7 @@ class Keys:
         return self._is_mac_of(f"waybill-challenge-2:{token}:{url}", answer)
 
     def proves_without_url(self, token: str, answer: str) -> bool:
-        """Return whether `answer` is a proof of earlier versions, which proves only that some receiver knows one of the
-        keys."""
+        """Return whether `answer` is a proof of earlier versions, by any receiver that knows one of the keys."""
         return self._is_mac_of(f"waybill-challenge:{token}", answer)
 
     def _is_mac_of(self, text: str, answer: str) -> bool:
