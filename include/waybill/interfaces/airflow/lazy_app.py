@@ -31,8 +31,7 @@ _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class NotConfigured(Exception):
-    """The config switches the app off: the answer is 404 with this text, which reveals nothing about this
-    installation."""
+    """The config disables the app: the answer is 404 with this text, which reveals nothing about this installation."""
 
 
 class LazyApp:

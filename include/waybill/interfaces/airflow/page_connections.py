@@ -1,5 +1,4 @@
-"""Copy the connections of the pages from Airflow's secrets backends to the environment of the API server, and renew
-them.
+"""Copy the pages' connections from Airflow's secrets backends to the environment of the API server, and renew them.
 
 Waybill's library reads connections from the environment. A task is a separate process and reads them once; the API
 server runs for weeks, and credentials are rotated in the meantime. Variables that the environment had before are not

@@ -66,8 +66,7 @@ def _authenticate() -> Callable[..., Any]:
 
 
 def sees_all_replays(user: Any) -> bool:
-    """Return whether a user of Airflow sees the replay requests of others: the right to edit the DAG `replay`
-    decides."""
+    """Return whether an Airflow user sees the replay requests of others: the right to edit the DAG `replay` decides."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
 

@@ -1,5 +1,4 @@
-"""`waybill kafka losses` and `waybill kafka republish`: list messages that unclean elections took back, and publish
-them again."""
+"""`waybill kafka losses` and `waybill kafka republish`: list messages that elections took back, and publish them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`waybill kafka what-if` and `waybill kafka drill`: forecast the effects of a loss of brokers, and test the
-forecast."""
+"""`waybill kafka what-if` and `waybill kafka drill`: forecast the loss of brokers, and test the forecast."""
 
 from __future__ import annotations
 

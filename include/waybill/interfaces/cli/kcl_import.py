@@ -1,5 +1,4 @@
-"""`waybill offsets import STREAM --from-kcl TABLE`: continue where a consumer with the Kinesis Client Library
-stopped."""
+"""`waybill offsets import STREAM --from-kcl TABLE`: continue where a Kinesis Client Library consumer stopped."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The chain of a topic-partition drawn to scale, and trends: coordinates of an SVG, since pages have no inline
-styles."""
+"""The chain of a topic-partition, drawn to scale, and trends: SVG coordinates, since pages have no inline styles."""
 
 from __future__ import annotations
 

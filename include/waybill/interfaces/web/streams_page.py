@@ -1,5 +1,4 @@
-"""The model of the page Streams: the state of all streams, the broken promises, and the decisions that wait for a
-person."""
+"""The model of the page Streams: the state of all streams, broken promises, and decisions that wait for a person."""
 
 from __future__ import annotations
 

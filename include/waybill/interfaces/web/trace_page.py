@@ -1,5 +1,4 @@
-"""The model of the page Trace: one message, from Kafka through the archive to its row, and the message that it
-repeats."""
+"""The model of the page Trace: one message from Kafka through the archive to its row, and the message it repeats."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ class TraceQuery:
 
     @property
     def problem(self) -> str:
-        """Why no message can have this topic, partition and offset; '' if a message can have them, or if the query is
-        for an id."""
+        """Why topic, partition and offset are invalid; '' if they are valid, or if the query is for an id."""
         if self.id or not (self.topic or self.offset):
             return ""
         try:

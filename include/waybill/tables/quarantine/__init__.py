@@ -1,5 +1,4 @@
-"""Quarantine: read the messages that could not be parsed, and move those that can be parsed now to the table, each
-once.
+"""Quarantine: read messages that could not be parsed, and move those that can be parsed now to the table, each once.
 
 `view` reads and counts the rows, `row_filter` selects rows, `retry` parses them again with `reparse`, and `retry_audit`
 checks them before they move. `staged` is the record of a retry, `quarantine_report` its figures. `files` reads and
