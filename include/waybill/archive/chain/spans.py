@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFault:
-    """Why a topic-partition stops: a backup object is missing, damaged, does not hold its whole range, or raises an
-    unexpected exception in its reader.
+    """Why a topic-partition stops: a backup object is missing, damaged, incomplete, or raises an unexpected exception
+    in its reader.
     """
 
     tp: TopicPartition

@@ -102,8 +102,7 @@ class Source(Protocol):
         """Return where a new chain starts, by the config."""
 
     def check_rebuilt(self, tp: TopicPartition, committed: CommittedOffset) -> None:
-        """Raise `ChainBroken` if a committed offset that was rebuilt from a chain lacks fields that the source
-        needs."""
+        """Raise `ChainBroken` if a committed offset that was rebuilt from a chain lacks fields of the source."""
 
     def check_log(self, target: ArchiveTarget, position: Position) -> None:
         """Raise a named stop unless the log holds the committed offset and is the log that was archived."""

@@ -113,8 +113,10 @@ def _read_object(ahead: ReadAhead, span: Span, first_offset: int, next_offset: i
 
 
 def _check_place(span: Span, base_offset: int, end: int, previous_end: int, object_start: int) -> None:
-    """Refuse a batch with offsets outside of the object's range: CRCs do not cover offsets, and a swapped object has
-    sound CRCs."""
+    """Refuse a batch with offsets outside of the object's range.
+
+    CRCs do not cover offsets, and a swapped object has sound CRCs.
+    """
     is_first = previous_end == object_start
     if end <= object_start or base_offset >= span.next_offset or (base_offset < object_start and not is_first):
         raise ChainBroken(

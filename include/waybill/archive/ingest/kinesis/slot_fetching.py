@@ -156,8 +156,7 @@ class SlotFetch:
         return current.has_ended_shards or self._is_proof_old(now_ms)
 
     def _is_proof_old(self, now_ms: int) -> bool:
-        """Return whether the committed checkpoint of a shard is older than its read position by a part of the
-        retention."""
+        """Return whether a shard's committed checkpoint is older than its read position by a part of the retention."""
         limit_ms = now_ms - self._reader.retention // timedelta(milliseconds=1) // _PROOF_PARTS
         before, after = self._object.before, self._object.checkpoint
         for shard_id, position in after.positions.items():

@@ -47,8 +47,7 @@ class SlotMaps:
         return self.of(topic)
 
     def check_assignments(self, tp: TopicPartition, unread: Collection[Assignment]) -> None:
-        """Called before shards are read for the first time: read the map from the archive, unless it has these
-        assignments."""
+        """Before shards are read for the first time, read the map from the archive, unless it has these assignments."""
         if any(self._stored(tp.topic, each.shard_id) != each for each in unread):
             logger.warning("%s: the slot map in ZooKeeper differs from the archive, which is read instead", tp)
             self._maps[tp.topic] = self._read_archived(tp.topic)
