@@ -2,6 +2,6 @@
 
 - `cli`: the command `waybill`.
 - `web`: the pages in Airflow's UI.
-- `operations`: what a person can do, declared once for the others.
-- `airflow`: tasks, parameters, and the plugin's API. The one package that imports Airflow.
+- `operations`: the actions that people can take, declared once for the other packages.
+- `airflow`: tasks, parameters, and the plugin's API. Only this package imports Airflow.
 """

@@ -1,8 +1,8 @@
 """The archive: the backup objects of every chain, and everything that reads or writes them.
 
 This package owns the bytes below a stream's `backup/`, `index/`, `starts/` and `gaps/` prefixes. Ingest, the partition
-job, the Spark data source, `waybill verify` and the command line are its clients: none of them reads or writes these
-objects in another way. The names of the objects are in `waybill.config.names`, the calls to S3 in
+job, the Spark data source, `waybill verify` and the command line are its clients: they read and write these objects
+only through this package. The names of the objects are in `waybill.config.names`, the calls to S3 in
 `waybill.services.store`.
 
 Chains:
@@ -14,13 +14,13 @@ Chains:
 Writing:
 
 - `backup_object`: a backup object while it is written, and `new_backup_object` for each format of the config.
-- `indexed_object`: the same for SequenceFile and text, which need an index object.
+- `indexed_object`: the objects of the formats SequenceFile and text, which need an index object.
 - `object_index`: the index object, written and parsed.
 
 Reading:
 
 - `object_reader`: check and summarise an object, or read its messages or offsets, whatever its format.
-- `object_scan`: read an object for verification and compare what it holds with its name.
+- `object_scan`: read an object for verification, and compare its content with its name.
 - `indexed_reader`: an object of SequenceFile or text together with its index object.
 - `spans`: read ranges of objects as Arrow batches, and locate the offset from which an object is unreadable.
 - `read_ahead`: fetch the next objects of a task while the current one is decoded.

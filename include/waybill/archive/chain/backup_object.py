@@ -23,9 +23,9 @@ _WRITE_BYTES = 256 << 10
 
 
 class BackupObject(ABC):
-    """The object that starts at `name.first_offset`. Unless `complete` returns, it leaves nothing in S3.
+    """The object that starts at `name.first_offset`. Unless `complete` returns, there is no object in S3.
 
-    Its range ends after the last batch that was taken, whether that batch was archived or left out.
+    Its range ends after the last batch that was taken, also if that batch was left out.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class BackupObject(ABC):
 
     @abstractmethod
     def _skip_before_start(self, frame: framing.Frame) -> None:
-        """Leave the messages before the object's range out of `messages`: only its first batch can have any."""
+        """Do not count messages before the object's range, which only the first batch can have."""
 
     @abstractmethod
     def is_full(self, frame: framing.Frame, max_bytes: int) -> bool:
@@ -87,22 +87,22 @@ class BackupObject(ABC):
 
     @abstractmethod
     def begin_chunk(self, data: memoryview) -> None:
-        """Hand all batches so far to the upload. The frames that are taken from now on are slices of `data`."""
+        """Pass all batches so far to the upload. The frames that are taken from now on are slices of `data`."""
 
     @abstractmethod
     def _append(self, frame: framing.Frame) -> None:
-        """Take a batch that is archived."""
+        """Append a batch that is archived."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Hand the batches taken so far to the upload. Raises `StoreUnavailable` if a part could not be sent."""
+        """Pass all batches so far to the upload. Raises `StoreUnavailable` if a part could not be sent."""
 
     @abstractmethod
     def complete(self) -> None:
         """Create the object. Raises `ObjectExists` or `StoreUnavailable`, as `Upload.complete` does."""
 
     def abort(self) -> None:
-        """Discard what was uploaded. Does nothing after `complete`."""
+        """Abort the upload. Does nothing after `complete`."""
         self._upload.abort()
 
 
@@ -134,7 +134,7 @@ class RecordBatchObject(BackupObject):
         self._data = data
 
     def _append(self, frame: framing.Frame) -> None:
-        if frame.data.obj is not self._data.obj:  # a recompressed batch lies in memory of its own
+        if frame.data.obj is not self._data.obj:  # a recompressed batch is in separate memory
             self.flush()
             self._upload.write(frame.data)
         else:
@@ -164,7 +164,7 @@ class RecordBatchObject(BackupObject):
 
 
 def _oldest_timestamp_ms(header: framing.BatchHeader) -> int:
-    """Return the timestamp of a batch's oldest message, as far as the header shows it."""
+    """Return the timestamp of a batch's oldest message, as the header shows it."""
     if header.has_delete_horizon or header.timestamp_type is framing.TimestampType.LOG_APPEND_TIME:
         return header.max_timestamp_ms
     return header.base_timestamp_ms

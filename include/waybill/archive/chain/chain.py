@@ -8,7 +8,7 @@ What this relies on: a listing that begins after the committed offset was read c
 So read the committed offset first, then list the chain.
 
 A chain start is the stored record of the offset at which a chain begins, written before the chain's first object.
-ZooKeeper cannot be the only place that knows this offset. The configured start `latest` moves, and so does the first
+ZooKeeper must not be the only place that stores this offset. The configured start `latest` moves, and so does the first
 offset that Kafka's retention leaves. If a chain without objects lost its start together with ZooKeeper's data, it would
 begin again at a later offset, and the offsets in between would be skipped without a trace. So the start is an S3
 object, created if absent: the first lane decides, and every later lane uses that decision.
@@ -51,14 +51,14 @@ class ChainStart(Stored):
 
 
 def record_chain_start(store: Store, generation: int, tp: TopicPartition, start: ChainStart) -> ChainStart:
-    """Store where a chain begins, unless that is stored already. Return the start that is in force."""
+    """Store where a chain begins, unless it is stored already. Return the stored start."""
     key = names.chain_start_key(store.prefix, tp.topic, generation, tp.partition)
     existing = store.create_or_read_existing(key, start.to_json())
     return start if existing is None else ChainStart.from_json(key, existing)
 
 
 def find_chain_start(store: Store, generation: int, tp: TopicPartition) -> ChainStart | None:
-    """Return where a chain begins; None if that is not stored."""
+    """Return the stored start of a chain; None if none is stored."""
     key = names.chain_start_key(store.prefix, tp.topic, generation, tp.partition)
     data = store.read_if_exists(key)
     return None if data is None else ChainStart.from_json(key, data)
@@ -73,7 +73,7 @@ class ChainObject:
     next_offset: int
     size_bytes: int
     modified: datetime | None = None
-    """When S3 stored it; None: not known."""
+    """When S3 stored the object; None: unknown."""
 
 
 # --- all objects of a chain -------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def committed_from_chain(store: Store, generation: int, tp: TopicPartition, now_
 
 @contextmanager
 def add_restore_remedy(key: str, first_offset: int) -> Iterator[None]:
-    """Add to a `ChainBroken` of the chain's last object how to repair the chain.
+    """Add the remedy to a `ChainBroken` of the chain's last object.
 
     The last object can be removed by hand, since no other object and no committed offset depends on it yet.
     """

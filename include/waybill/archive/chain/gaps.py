@@ -1,11 +1,11 @@
-"""Accepted gaps: ranges of offsets that a person decided to leave missing from a chain, and the markers for them.
+"""Accepted gaps: ranges of offsets that a person decided to leave missing from a chain, and their markers in the chain.
 
 Each decision is an S3 object beside the chains, created if absent: the first decision about a gap is in force, and it
 outlives a loss of ZooKeeper's data.
 
 After a `RetentionGap` or a `ChainBroken` no message of the range is in the chain. A *gap marker* then takes the range's
 place in the chain: a backup object without messages (docs/protocol.md). The marker also makes the decision safe. If a
-lane that was paused since before the decision still tries to create an object with these messages, S3 refuses it, as
+lane that was frozen before the decision later tries to create an object with these messages, S3 refuses it, as
 everywhere in the protocol. And every reader of the chain, including Kafka's own tools, skips exactly that range.
 
 After a `LogTruncated` there is no marker: the chain keeps the messages of the log before the truncation.
@@ -59,7 +59,7 @@ class Gap(Stored):
     accepted_at_ms: int
     """Milliseconds since 1970 UTC."""
     figures: Mapping[str, int | str] = field(default_factory=dict)
-    """The figures of the named stop."""
+    """The figures of the named stop, such as the number of lost messages."""
 
     @property
     def has_marker(self) -> bool:
@@ -116,7 +116,7 @@ class Gap(Stored):
 
 
 def record_gap(store: Store, gap: Gap) -> Gap:
-    """Store an accepted gap. Return the one that is in force: this one, or an earlier one of the same name."""
+    """Store an accepted gap. Return the valid record: this one, or an earlier one with the same name."""
     key = gap.name.key(store.prefix)
     existing = store.create_or_read_existing(key, gap.to_json())
     return gap if existing is None else Gap.from_json(key, existing)
@@ -176,7 +176,7 @@ def _read(store: Store, prefix: str, is_wanted: Callable[[GapName], bool]) -> It
 def write_gap_marker(target: BackupObject, gap: Gap) -> None:
     """Create the marker of an accepted gap. `target` must start at the gap's first offset.
 
-    Raises `ObjectExists` if the chain has another object there, `StoreUnavailable` if S3's answer is unknown.
+    Raises `ObjectExists` if the chain has another object at this offset, `StoreUnavailable` if S3's answer is unknown.
     """
     offset = gap.first_offset
     while offset < gap.next_offset:

@@ -52,7 +52,7 @@ class FormatWriter(Protocol):
         """Return why the format cannot hold each message: strings, null where it can. None if it can hold all."""
 
     def write(self, messages: pa.RecordBatch) -> Iterator[memoryview | bytes]:
-        """Yield the bytes of messages of `MESSAGE_SCHEMA`. None of them may be rejected."""
+        """Yield the bytes of messages of `MESSAGE_SCHEMA`. The messages must not include rejected ones."""
 
     def finish(self) -> bytes:
         """Return the last bytes of the object."""
@@ -90,7 +90,7 @@ class IndexedObject(BackupObject):
         metadata: Mapping[str, str] | None = None,
         limits: Limits = LARGEST,
     ) -> None:
-        """`limits`: a message beyond them is set aside without its value."""
+        """`limits`: a message that exceeds them is set aside without its value."""
         self._limits = limits
         self._token = secrets.token_hex(16)
         super().__init__(store, name, topic_id, {**(metadata or {}), INDEX_TOKEN_KEY: self._token})
@@ -124,7 +124,7 @@ class IndexedObject(BackupObject):
             self.flush()
 
     def flush(self) -> None:
-        """Do as the base class does. Also raises `CorruptBatch` when the records of a batch cannot be decoded."""
+        """Flush like the base class. Also raises `CorruptBatch` when the records of a batch cannot be decoded."""
         frames, self._frames, self._frames_bytes = self._frames, [], 0
         where = f"{self.name.topic}/{self.name.partition}"
         try:
@@ -206,7 +206,8 @@ class IndexedObject(BackupObject):
     def _remove_unused_index(self, index_key: str) -> None:
         """Remove the index object after S3 refused the backup object, unless the existing object uses this index.
 
-        That is so when this upload's own first attempt created the object, and only S3's answer was lost.
+        The existing object uses this index if the first attempt of this upload created it, and only S3's answer was
+        lost.
         """
         try:
             if self._store.metadata(self.key).get(INDEX_TOKEN_KEY) != self._token:

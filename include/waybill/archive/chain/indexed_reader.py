@@ -1,7 +1,7 @@
-"""Reading a backup object of SequenceFile or text together with its index object.
+"""Read a backup object of SequenceFile or text together with its index object.
 
-`IndexedReader` reads the object to its end and then compares its SHA-256 with the index: the batches that it yields are
-only known to be right once the iterator has ended without an error.
+`IndexedReader` reads the object to its end and then compares its SHA-256 with the index: the yielded batches are only
+verified when the iterator has ended without an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class IndexedReader:
     """Reads a backup object once, from the start. A context manager that finds the index object on entry.
 
     Raises `DamagedObject` if the object has no index or contradicts it, `ObjectMissing` if there is no object, and
-    `DocumentTooNew` if a newer Waybill wrote the index.
+    `DocumentTooNew` if a newer version of Waybill wrote the index.
     """
 
     def __init__(self, store: Store, key: str) -> None:
@@ -87,7 +87,7 @@ class IndexedReader:
 
         The batches are of `MESSAGE_SCHEMA`. The formats hold no timestamps and no headers: the timestamp is
         `NO_TIMESTAMP_US`, the headers are empty, and the key is null for `text` and for the SequenceFile key `legacy`.
-        Messages that were set aside come from the index, complete but for those beyond the limits of a message; a batch
+        Messages that were set aside come from the index, complete, except for messages that exceed the limits; a batch
         with such messages has one more column, `SET_ASIDE`, with the reason, which is null for the other messages.
         """
         rows = self._index.rows()
@@ -105,7 +105,10 @@ class IndexedReader:
         self.check()
 
     def _stored(self) -> Iterator[pa.RecordBatch]:
-        """Yield the messages in the object itself. Text has no offsets: they count from 0 until they are joined."""
+        """Yield the messages in the object itself.
+
+        Text has no offsets: the messages are numbered from 0 until they are joined.
+        """
         if self._extension is Extension.SEQUENCEFILE:
             yield from sequencefile.read_messages(self._stream, self._key)
             return

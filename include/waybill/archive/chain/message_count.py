@@ -12,7 +12,7 @@ from waybill.records.batches import framing
 def count_messages(frame: framing.Frame, first_offset: int, where: str) -> int:
     """Return how many messages of a batch have an offset at or after `first_offset`. Its CRC is not checked.
 
-    The header shows it for nearly every batch. Only one that lacks offsets, and starts before `first_offset`, is
+    The header shows it for nearly every batch. Only a batch that lacks offsets, and starts before `first_offset`, is
     decoded. `where` names the batch's origin in errors.
 
     Raises `CorruptBatch` when its records cannot be decoded.

@@ -22,8 +22,8 @@ def new_backup_object(
 ) -> BackupObject:
     """Begin the object that starts at `name.first_offset`, in the format `kind`.
 
-    `metadata` is added to the object's user metadata. `limits`: a format other than `kafka` sets messages beyond them
-    aside, without their values.
+    `metadata` is added to the object's user metadata. `limits`: a format other than `kafka` sets aside messages that
+    exceed them, without their values.
     """
     if kind.name is BackupFormat.KAFKA:
         return RecordBatchObject(store, name, topic_id, metadata)

@@ -1,4 +1,4 @@
-"""The index object: what a backup object of SequenceFile or text cannot hold itself.
+"""The index object: data that a backup object of SequenceFile or text cannot hold itself.
 
 See docs/decisions/0006-other-backup-formats.md. An index object is a Parquet file with one row for each message of the
 backup object's range, in order of offset:
@@ -90,7 +90,7 @@ class ObjectIndexWriter:
 
     @property
     def size_bytes(self) -> int:
-        """The approximate memory it occupies, which is about the size of the index object."""
+        """The approximate memory that the writer occupies, which is about the size of the index object."""
         return self._sink.tell() + self._pending_bytes
 
     def add(self, messages: pa.RecordBatch, reasons: pa.Array | None) -> None:
@@ -162,7 +162,7 @@ class ObjectIndex:
         return IndexRows(self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        # One row group at a time, as they were written: messages that are set aside can be large once decoded.
+        # Read one row group at a time, as they were written: messages that are set aside can be large once decoded.
         try:
             for number in range(self._file.num_row_groups):
                 rows = self._file.read_row_group(number)

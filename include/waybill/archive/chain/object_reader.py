@@ -1,4 +1,4 @@
-"""Reading one backup object, whatever its format: a checked summary, its messages, or only their offsets.
+"""Read one backup object of any format: a checked summary, its messages, or only their offsets.
 
 An object of the format `kafka` consists of record batches and needs nothing else. Objects of the other formats are read
 together with their index object (`waybill.archive.chain.indexed_reader`).
@@ -45,7 +45,7 @@ class ObjectSummary:
     is_gap_marker: bool = False
     """Whether the object stands for an accepted gap."""
     slot_state: SlotState | None = None
-    """What the checkpoint batch states, for an object of a Kinesis slot."""
+    """The content of the checkpoint batch, for an object of a Kinesis slot."""
 
 
 def inspect_object(store: Store, name: BackupName, key: str) -> ObjectSummary:
@@ -74,8 +74,8 @@ def read_messages(
     """Yield the messages of an object with offsets in `[first_offset, next_offset)`, in order of offset.
 
     The batches are of `MESSAGE_SCHEMA`, with the column `SET_ASIDE` as in `IndexedReader.messages`; that column also
-    names messages that no reader can hold (`records.limits.LARGEST`). An object whose key
-    is not a backup object's, such as a copy, is read as record batches. Close the generator to end before the last one.
+    marks messages that no reader can hold (`records.limits.LARGEST`). An object whose key is not a backup object's,
+    such as a copy, is read as record batches. Close the generator to end before the last one.
 
     Raises `CorruptBatch` when the object or its index is damaged, `ObjectMissing` when there is no object.
     """

@@ -1,7 +1,7 @@
-"""Reading a whole backup object for `waybill verify`: every byte is checked, and its offsets are compared to its name.
+"""Read a whole backup object for `waybill verify`: check every byte, and compare the offsets with the name.
 
 Unlike `waybill.archive.chain.object_reader.inspect_object` this decodes records too. It returns which offsets hold
-messages, and describes what is wrong with an object instead of raising, so that verification goes on with the next one.
+messages, and returns a fault instead of raising, so that verification goes on with the next object.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ if TYPE_CHECKING:
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 MAX_RANGES = 4096
-"""The number of offset ranges that are kept of an object (64 KB). Objects of compacted topics can have more."""
+"""The most offset ranges that are kept for an object (64 KB). Objects of compacted topics can have more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectScan:
-    """The content of an object, and what is wrong with it."""
+    """The content of an object, and its fault."""
 
     next_offset: int
     """Where the object ends; for an object that cannot be read, the offset in its name."""
     messages: int
     ranges: Int64s | None
-    """The offsets of the messages, as rows `[first, next)`; None if there are more than `MAX_RANGES`, or on a fault."""
+    """The offsets of the messages, as rows `[first, next)`; None if there are more than `MAX_RANGES`, or if there is a
+    fault."""
     fault: str | None
     """Why the object cannot be trusted; None if it is sound."""
     is_gap_marker: bool = False
     """Whether the object stands for an accepted gap."""
     slot_state: SlotState | None = None
-    """What its checkpoint batch states, for an object of a Kinesis slot."""
+    """The content of its checkpoint batch, for an object of a Kinesis slot."""
 
 
 def scan_object(store: Store, stored: StoredObject) -> ObjectScan:
@@ -116,7 +117,7 @@ class _BatchChecker:
 
     def check(self, frames: Iterable[framing.Frame]) -> Iterator[framing.Frame]:
         for frame in frames:
-            # Here, and not in the decoder, which skips batches outside of the object's range.
+            # Check it here, because the decoder skips batches outside of the object's range.
             framing.check_crc(frame, self._key)
             if self._first is None:
                 self._first = frame.header

@@ -2,8 +2,8 @@
 
 All objects of a task share `WINDOW` threads. An object of at most `_SMALL_BYTES` is requested before its turn, up to
 `WINDOW` of them at a time, and is read whole. A larger object is requested only when its turn comes, because S3 closes
-a response that stays half read for too long. It arrives in pieces of `_PIECE_BYTES`, of which `QUEUE_PIECES` wait in a
-queue. So the memory is bounded, whatever the number and the sizes of the objects.
+a response that stays half read for too long. It arrives in pieces of `_PIECE_BYTES`, and `QUEUE_PIECES` of them wait in
+a queue. So the memory is bounded for any number and size of objects.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from waybill.archive.chain.span import Span
 from waybill.services.store import Store
 
 WINDOW = 4
-"""The number of objects in flight: the store has as many connections."""
+"""The number of objects that are fetched at once: the store has as many connections."""
 
 QUEUE_PIECES = 8
 _PIECE_BYTES = 1 << 20
@@ -100,7 +100,7 @@ class _SmallObject(_OpenedObject):
 
 
 class _LargeObject(_OpenedObject):
-    """An object that is fetched in pieces while the pieces before are decoded."""
+    """An object that is fetched in pieces while earlier pieces are decoded."""
 
     def __init__(self, store: Store, key: str, pool: ThreadPoolExecutor, all_closed: threading.Event) -> None:
         self.key = key
@@ -142,7 +142,7 @@ class _LargeObject(_OpenedObject):
 
     def _put(self, piece: bytes | Exception) -> bool:
         """Put a piece into the queue when there is room. Return False if the object was closed instead."""
-        # With a timeout, since a full queue would keep the thread from noticing that the object was closed.
+        # Use a timeout: otherwise the thread would wait on a full queue after the object was closed.
         while not (self._closed.is_set() or self._all_closed.is_set()):
             try:
                 self._pieces.put(piece, timeout=_PUT_TIMEOUT_SECONDS)

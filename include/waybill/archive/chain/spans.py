@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFault:
-    """Why a topic-partition stops: a backup object is missing, damaged, does not hold its whole range, or ends its
-    reader with an exception that no code expects.
+    """Why a topic-partition stops: a backup object is missing, damaged, incomplete, or raises an unexpected exception
+    in its reader.
     """
 
     tp: TopicPartition
@@ -60,12 +60,12 @@ def read_span(
     """Yield the messages of a span as `waybill.records.batches.decode.MESSAGE_SCHEMA`, with a few megabytes in memory.
 
     A RecordBatch can have one more column, `SET_ASIDE`: the reason why the object's format could not hold a message, or
-    that the message is beyond the `limits`, which then has no value and no headers. Without `limits`, a message that no
-    reader can hold is a `CorruptBatch`. `IndexedReader.messages` lists what else a format cannot hold.
+    that the message exceeds the `limits` and has no value and no headers here. Without `limits`, a message that no
+    reader can hold is a `CorruptBatch`. `IndexedReader.messages` lists other data that a format cannot hold.
 
-    `in_part`: allow the span to end before the object does. Otherwise the object must end where the span ends. That
-    detects a damaged offset, which the checksum of a record batch does not cover. `ahead`: opens objects of record
-    batches in place of the store. `buffers`: memory that the calls for many spans use one after the other.
+    `in_part`: allow the span to end before the object does. Otherwise the object must end where the span ends. This
+    check detects a damaged offset, which the checksum of a record batch does not cover. `ahead`: opens objects of
+    record batches in place of the store. `buffers`: memory that the calls for many spans use one after the other.
 
     Raises `ChainBroken` when the object is missing or ends after the span, its subclass `ChainGap` when it ends before
     the span, `CorruptBatch` when the object or its index is damaged.
@@ -87,7 +87,7 @@ def is_indexed(span: Span) -> bool:
 def is_archive_fault(error: Exception) -> bool:
     """Return whether an error of `read_span` concerns its topic-partition alone.
 
-    Those of the machine and of services do not: `OSError`, `MemoryError`, and the other errors of Waybill.
+    Errors of the machine and of services do not: `OSError`, `MemoryError`, and the other errors of Waybill.
     """
     if isinstance(error, WaybillError):
         return isinstance(error, ChainBroken | CorruptBatch)
@@ -95,21 +95,21 @@ def is_archive_fault(error: Exception) -> bool:
 
 
 def fault_from_error(span: Span, error: Exception) -> ArchiveFault:
-    """Return the archive fault that an error of `read_span` means. One that no code expects is logged."""
+    """Return the archive fault for an error of `read_span`. An unexpected error is logged."""
     if not isinstance(error, WaybillError):
         failure = UnexpectedFailure(f"{span.tp}: {span.key}", error)
         logger.error("%s", failure, exc_info=error)
         return ArchiveFault(span.tp, span.first_offset, str(failure))
     offset = span.first_offset
     if isinstance(error, ChainGap) and error.first_offset is not None:
-        offset = max(offset, error.first_offset)  # the messages that the object does hold are sound
+        offset = max(offset, error.first_offset)  # the messages in the object are sound
     return ArchiveFault(span.tp, offset, str(error))
 
 
 def find_fault(store: Store, span: Span) -> ArchiveFault | None:
     """Read a whole span and return its archive fault; None if it is sound."""
     try:
-        # With limits, as a run reads it: a message beyond them is set aside, and no fault.
+        # Use the limits of a run: a message that exceeds them is set aside, and is not a fault.
         for _ in read_span(store, span, limits=LARGEST):
             pass
     except Exception as error:

@@ -1,7 +1,7 @@
 """The settings of archived topics, stored beside the chains: number of partitions, and the topic's own configs.
 
-A restore can create a topic again with them. The watch looks at them once a day and stores a version when they differ
-from the last stored one, as an object that is created if absent.
+A restore can create a topic again with them. Once a day, the watch compares them with the last stored version, and
+stores a new version if they differ, as an object that is created if absent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _parse_config(config: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings(Stored):
-    """A topic as its cluster described it."""
+    """The settings of a topic, as Kafka described them."""
 
     DOCUMENT: ClassVar = Document(
         "{where} does not hold the settings of a topic ({kind}: {error}): remove it; the watch stores them again",
@@ -43,7 +43,7 @@ class TopicSettings(Stored):
 
 
 def record_topic_settings(store: Store, settings: TopicSettings, now_ms: int) -> bool:
-    """Store the settings of a topic if they differ from the last stored ones. Return whether they did."""
+    """Store the settings of a topic if they differ from the last stored ones. Return whether they differed."""
     if find_topic_settings(store, settings.topic) == settings:
         return False
     key = names.topic_settings_key(store.prefix, settings.topic, now_ms)

@@ -1,6 +1,6 @@
 """File formats of messages other than Kafka's own: Hadoop's SequenceFile, and text with a delimiter.
 
-This package encodes and decodes bytes. It knows neither S3 nor chains: `waybill.archive.chain` writes backup objects in
+This package encodes and decodes bytes. It does not use S3 or chains: `waybill.archive.chain` writes backup objects in
 these formats together with an index object (docs/decisions/0006-other-backup-formats.md), and the `files` sink of
 `waybill.tables.partition` writes its files with the same writers.
 

@@ -1,11 +1,11 @@
 """The compiled loops of the formats: from messages in Arrow buffers to the bytes of a file, and back.
 
 The writing loops fill arrays that the caller has made large enough (see `sequencefile` and `text`). The scanning loops
-note where the parts of each message lie. They check every length against the bytes that remain before they use it, so
-that damaged bytes never make them read outside of an array.
+store the positions of the parts of each message. They check every length against the bytes that remain before they use
+it, so that damaged bytes never make them read outside of an array.
 
-The layout of SequenceFile is that of Hadoop's `org.apache.hadoop.io.SequenceFile`, of its VInts that of
-`WritableUtils.writeVLong`, of MessagePack that of its specification.
+The layouts follow Hadoop's `org.apache.hadoop.io.SequenceFile` (VInts: `WritableUtils.writeVLong`), and the
+specification of MessagePack.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def _scan_record(packed: Int, source: Array, begin: Int, length: Int, parsed: Ar
 
 @compiled
 def scan_records(packed: Int, source: Array, size: Int, sync: Array, offsets: Array, spans: Array) -> Any:
-    """Note where keys and values lie in `source[:size]`, which begins with a record or a sync mark.
+    """Store the positions of keys and values in `source[:size]`, which begins with a record or a sync mark.
 
     Stops before an incomplete record, or when `offsets` is full. Returns the number of rows, the position after the
     last one and a `SequenceFileFault`.
@@ -320,8 +320,10 @@ def scan_block(
     offsets: Array,
     spans: Array,
 ) -> Int:
-    """Note where the keys of `offsets.size` messages lie in `keys`, and their values in `values`; return a
-    `SequenceFileFault`."""
+    """Store the positions of `offsets.size` keys in `keys`, and of their values in `values`.
+
+    Return a `SequenceFileFault`.
+    """
     parsed = np.zeros(3, np.int64)
     in_key_lengths = key = in_value_lengths = value = np.int64(0)
     for row in range(offsets.size):

@@ -164,7 +164,8 @@ def _compress(compression: Compression, data: memoryview) -> bytes:
         return bytes(cramjam.gzip.compress(data, _GZIP_LEVEL))
     if compression is Compression.ZSTD:
         return bytes(cramjam.zstd.compress(data, _ZSTD_LEVEL))
-    # As Hadoop's `BlockCompressorStream`: the uncompressed length, then each chunk after its compressed length.
+    # The format of Hadoop's `BlockCompressorStream`: the uncompressed length, then each chunk after its compressed
+    # length.
     pieces = [_INT.pack(len(data))]
     for start in range(0, len(data), _SNAPPY_CHUNK_BYTES):
         chunk = bytes(cramjam.snappy.compress_raw(data[start : start + _SNAPPY_CHUNK_BYTES]))
@@ -231,8 +232,8 @@ def read_messages(source: ByteStream, where: str) -> Iterator[pa.RecordBatch]:
     The batches are of `MESSAGE_SCHEMA`, without timestamps and headers; with the key format `legacy` the key is null. A
     RecordBatch holds a few megabytes, or one message.
 
-    Raises `DamagedObject` when the bytes are not a sound file. The batches before that may be wrong too, since a file
-    has no checksums.
+    Raises `DamagedObject` when the bytes are not a sound file. Earlier batches may be wrong too, since a file has no
+    checksums.
     """
     header = read_header(source, where)
     if header.compression is Compression.NONE:

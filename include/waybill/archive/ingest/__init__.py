@@ -3,8 +3,8 @@
 `plan_run` plans a run of a group of streams, `run_lane` runs one of its lanes, and `merge_reports` joins their reports.
 These are plain functions for tasks, tests and notebooks, and their arguments and results can be stored as JSON.
 
-To read the code, begin with `protocol.py`, whose `_run_protocol` lists the steps of the commit protocol. What is not
-the same for every source is a method of `target.Source`, which `kafka` and `kinesis` implement.
+To read the code, begin with `protocol.py`, whose `_run_protocol` lists the steps of the commit protocol. The parts that
+differ between sources are methods of `target.Source`, which `kafka` and `kinesis` implement.
 """
 
 from waybill.archive.ingest.lane import drain_lane, run_lane

@@ -1,4 +1,4 @@
-"""When a backup object is cut (step 5 of the commit protocol): by the upload policy, which is that of every source."""
+"""When a backup object is completed (step 5 of the commit protocol): by the upload policy, for every source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ class CutObject:
 
 
 def is_due(policy: UploadPolicy, backup_object: BackupObject, now_ms: int) -> bool:
-    """Return whether the oldest message is `max_age` old. A message without a time, or from the future, is due, too."""
+    """Return whether the oldest message is `max_age` old.
+
+    A message without a timestamp, or with a future one, is also due.
+    """
     limit_ms, oldest_ms = max_age_ms(policy), backup_object.oldest_ms
     if not limit_ms or oldest_ms is None or oldest_ms < 0:
         return True

@@ -1,4 +1,4 @@
-"""Accepting gaps: a person's decision becomes a stored record, and where offsets are missing, a gap marker.
+"""Accept gaps: store a person's decision and, if offsets are missing, a gap marker.
 
 The record comes first, and is created if absent. Then this call, or the next lane that finds the record, puts the gap
 marker into the chain and moves the committed offset to its end, by the steps of the commit protocol. So after a crash
@@ -42,7 +42,7 @@ class AcceptedGaps:
 
 @dataclass(frozen=True, slots=True)
 class SeenGap:
-    """The offsets that a person has seen to be lost: `[first_offset, next_offset)`."""
+    """The lost offsets that a person has seen: `[first_offset, next_offset)`."""
 
     first_offset: int
     next_offset: int
@@ -82,12 +82,12 @@ def accept_gap(
     seen: SeenGap | None = None,
     clock: Clock | None = None,
 ) -> AcceptedGaps:
-    """Accept the gap for which ingest of a topic-partition would stop now, whatever the journal of stops states.
+    """Accept the gap at which ingest of a topic-partition would stop now; the journal of stops is not used.
 
     `seen`: the offsets that the person has seen; a gap that is not within them is refused. A gap of an unclean election
     shrinks while producers write, and one of retention grows.
 
-    Raises `GapRefused` when there is no gap, or it cannot be accepted; `LockHeld` when a lane is at work; `ChainBroken`
+    Raises `GapRefused` when there is no gap, or it cannot be accepted; `LockHeld` when a lane is running; `ChainBroken`
     when the chain itself is damaged.
     """
     target = ArchiveTarget(services, stream, tp, clock or Clock())
@@ -185,8 +185,8 @@ def accept_lost_offsets(
 ) -> AcceptedGaps:
     """Accept that offsets `[first_offset, next_offset)` in the middle of a chain are lost from the archive.
 
-    The range must be exactly what is missing between two sound objects, or between the chain's known start and its
-    first object. Raises `GapRefused` if it is not, `LockHeld` when a lane is at work.
+    The range must be exactly the range that is missing between two sound objects, or between the chain's known start
+    and its first object. Raises `GapRefused` if it is not, `LockHeld` when a lane is running.
     """
     target = ArchiveTarget(services, stream, tp, clock or Clock())
     store, generation = services.store, stream.generation
@@ -212,14 +212,14 @@ def accept_lost_offsets(
 
 @dataclass(frozen=True, slots=True)
 class _MissingRange:
-    """Checks that a range of offsets is exactly what a chain lacks."""
+    """Checks that a range of offsets is exactly the range that a chain lacks."""
 
     target: ArchiveTarget
     committed: CommittedOffset
     objects: Sequence[StoredObject]
 
     def check(self, first_offset: int, next_offset: int) -> ChainBroken:
-        """Return the named stop that describes the range. Raises `GapRefused` if the range is not what is missing."""
+        """Return the named stop that describes the range. Raises `GapRefused` if another range is missing."""
         tp = self.target.tp
         if not 0 <= first_offset < next_offset:
             raise GapRefused(f"{tp}: {first_offset} to {next_offset - 1} is no range of offsets")

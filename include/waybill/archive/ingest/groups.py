@@ -1,7 +1,7 @@
-"""The streams of a group in one ingest run: the report of the run, and which of their problems are new.
+"""The streams of a group in one ingest run: the report of the run, and its new problems.
 
-A stream that stands still must not turn the run of all other streams red every minute. So a run of a group fails when
-a problem appears, and succeeds while it lasts. ZooKeeper records the problems that were reported.
+A stream that does not advance must not fail the run of all other streams every minute. So a run of a group fails when a
+problem appears, and succeeds while it lasts. ZooKeeper records the problems that were reported.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _failures(streams: Iterable[StreamSummary]) -> list[StreamProblem]:
 
 
 def _merge(found: Iterable[StreamProblem], known: Problems) -> dict[tuple[str, str], GroupProblem]:
-    """Return the problems by stream and error, each with the time at which it was found first."""
+    """Return the problems by stream and error, each with the time at which it was first found."""
     now_ms = int(time.time() * 1000)
     merged: dict[tuple[str, str], GroupProblem] = {}
     for each in found:
@@ -94,7 +94,7 @@ def _record(
     with ZooKeeperSession.of(config, find) as session:
         recorded = GroupProblems.read(session, config.zookeeper.root, group)
         current = _merge(found, recorded.known)
-        # A stream that this run left out, such as a paused one or one that the form did not name, keeps its problems.
+        # A stream that this run left out, for example a paused one, keeps its problems.
         kept = {key: each for key, each in recorded.known.items() if key[0] not in plan.streams}
         GroupProblems(recorded.root, group, {**kept, **current}).write(session)
     for key, problem in recorded.known.items():

@@ -1,9 +1,9 @@
 """A lane: one short task that archives topic-partitions of one or more streams, one time slice after the other.
 
-Each topic-partition gets an equal part of the time that is left, and unused time goes to the others. A topic-partition
-with more to archive than fits its time slice yields at the end of an object, and continues when all others have had
-their slice. So every topic-partition of a lane advances in every run, as long as the budget has a second for each.
-Where it has not, the next plan puts first those that the lane did not reach.
+Each topic-partition gets an equal part of the remaining time, and unused time is given to the others. A topic-partition
+that needs more than its time slice stops at the end of an object, and continues after all others have had their slice.
+So every topic-partition of a lane advances in every run, if the budget has a second for each. If it has not, the next
+plan puts the topic-partitions that the lane did not reach first.
 
 Each stream keeps its own budget, rate limit, isolation level and format.
 """
@@ -49,7 +49,7 @@ def run_lane(
 ) -> LaneReport:
     """Connect, and archive a lane's topic-partitions, each within its stream's budget.
 
-    `stores_usage`: at the end, add what this process has used to the usage of its streams.
+    `stores_usage`: at the end, add the usage of this process to that of its streams.
 
     An error of one topic-partition is in its report, and the lane continues with the others. Raises `ConfigError`,
     `KafkaUnavailable` or `CoordinationUnavailable` when a service cannot be connected.
@@ -64,7 +64,7 @@ def run_lane(
 def drain_lane(
     services: Mapping[str, IngestServices], config: Config, lane: Lane, *, clock: Clock | None = None
 ) -> LaneReport:
-    """Do the same as `run_lane`, with connected services by stream."""
+    """Archive like `run_lane`, with connected services by stream."""
     clock = clock or Clock()
     started = clock.monotonic()
     with ExitStack() as stack:
@@ -101,7 +101,7 @@ class _StreamInLane:
     rate_limit: RateLimit
     recompressor: Recompressor | None
     conflicts: dict[str, GenerationConflict | None] = field(default_factory=dict)
-    """By topic: why nothing of it may be archived."""
+    """Topics that must not be archived, with the reason."""
 
     @classmethod
     def begin(
@@ -138,7 +138,7 @@ class _TimeSlices:
         """Return the reports by stream, in the order of the first time slices."""
         shares = list(shares)
         self._describe(shares)
-        # Topic-partitions whose leader did not answer go last: they may take long, and the others need not wait.
+        # Put topic-partitions whose leader did not answer last: they may take long, and the others should not wait.
         waiting = deque(
             sorted(shares, key=lambda share: share.chain not in self._described) if self._described else shares
         )
@@ -156,7 +156,8 @@ class _TimeSlices:
         return {name: list(each.values()) for name, each in reports.items()}
 
     def _describe(self, shares: list[LaneShare]) -> None:
-        """Ask once for all topic-partitions: for a small one, a request of its own would be most of its cost."""
+        """Describe all topic-partitions with one request, since separate requests would be most of the cost of small
+        ones."""
         if len(shares) < 2:
             return
         together: dict[tuple[object, IsolationLevel], list[LaneShare]] = {}
@@ -170,7 +171,7 @@ class _TimeSlices:
                 found = source.describe_partitions({share.tp for share in each})
                 self._described.update({share.chain: found[share.tp] for share in each if share.tp in found})
         except Exception as error:
-            # Each topic-partition will ask for itself, and report its own error.
+            # Then each topic-partition sends its own request, and reports its own error.
             logger.warning("%s", error, exc_info=not isinstance(error, WaybillError))
             self._described = {}
 
@@ -195,7 +196,7 @@ class _TimeSlices:
 
 
 def _next_slice(stream: _StreamInLane, now: float, others: int) -> TimeSlice:
-    if not others:  # no topic-partition waits after the last one
+    if not others:  # after the last one, no other topic-partition waits
         return TimeSlice(deadline=stream.deadline, yields_at=stream.deadline)
     seconds = max(stream.min_seconds, (stream.deadline - now) / (others + 1))
     # Twice the time until the deadline, so that the object that is being written can be finished.
@@ -229,7 +230,7 @@ def _list_streams(names: tuple[str, ...]) -> str:
 def _do_chores(
     stream: _StreamInLane, aborts_uploads: bool, clock: Clock, reports: Iterable[TopicPartitionReport]
 ) -> tuple[Failure, ...]:
-    """Do what no commit depends on, and return its unexpected failures: the archive of all streams is sound."""
+    """Run the chores, on which no commit depends, and return their unexpected failures."""
     name, services = stream.name, stream.services
     failures = []
     try:
@@ -251,7 +252,10 @@ def _do_chores(
 def _commit_to_consumer_group(
     services: IngestServices, group: str | None, reports: Iterable[TopicPartitionReport]
 ) -> None:
-    """Commit to the consumer group that shows the lag in other tools. Nothing depends on it, so an error is logged."""
+    """Commit to the consumer group that shows the lag in other tools.
+
+    Nothing depends on it, so an error is only logged.
+    """
     if group is None:
         return
     offsets = {r.tp: r.committed_offset for r in reports if r.committed_offset is not None}

@@ -1,4 +1,4 @@
-"""Planning a run: which topic-partitions have something to archive, and which lane archives which of them.
+"""Plan a run: find the topic-partitions with messages to archive, and assign them to lanes.
 
 A run covers the streams of one group, or one stream. One metadata request describes all their topics, one ListOffsets
 request to each broker returns the ends of their logs, and the committed offsets are read from ZooKeeper together.
@@ -40,7 +40,7 @@ _RUN_INTERVAL = timedelta(minutes=2)
 """The DAG's interval, with a minute for a late start."""
 
 _STOP_CHECK_INTERVAL = timedelta(minutes=10)
-"""How often a run begins lanes only to find out whether stopped topic-partitions may continue."""
+"""The interval in which a run starts lanes only to check whether stopped topic-partitions can continue."""
 
 _LANE_SECONDS = 10.0
 """The estimated work of a lane of a group, above which a run gets another lane."""
@@ -73,7 +73,7 @@ class LaneShare(BaseModel):
 
     @property
     def estimated_seconds(self) -> float:
-        """Return about how long a lane works on it."""
+        """Return the estimated time of a lane for it."""
         return _SHARE_SECONDS + self.estimated_bytes / _BYTES_PER_SECOND
 
 
@@ -85,9 +85,9 @@ class Lane(BaseModel):
     number: int
     shares: tuple[LaneShare, ...]
     chores: tuple[str, ...] = ()
-    """The streams for which this lane does what one lane of a run has to do."""
+    """The streams whose chores this lane runs: one lane of a run does this."""
     planning_cpu_seconds: float = 0.0
-    """The lane's part of the CPU time that planning took, which the lane stores with its own."""
+    """The lane's share of the CPU time of planning, which the lane stores with its own usage."""
 
     @property
     def estimated_bytes(self) -> int:
@@ -111,7 +111,7 @@ class StreamProblem(BaseModel):
 
     @property
     def key(self) -> tuple[str, str]:
-        """What identifies the problem from run to run."""
+        """The key of the problem, which is the same in each run."""
         return self.stream, self.error
 
     def to_problem(self, since_ms: int) -> GroupProblem:
@@ -128,7 +128,7 @@ class IngestPlan(BaseModel):
     """The streams that the run covers: paused ones are left out."""
     lanes: tuple[Lane, ...]
     problems: tuple[StreamProblem, ...] = ()
-    """What planning found. Lanes may find more."""
+    """The problems that planning found. Lanes may find more."""
     paused: tuple[str, ...] = ()
     """The streams that are left out because a person paused them."""
     has_news: bool = False
@@ -165,13 +165,14 @@ def plan_run(
 ) -> IngestPlan:
     """Plan a run of a group: the topic-partitions of its streams with something to archive, in lanes.
 
-    With `group` None the run is that of the own DAG of one stream, which has `ingest.lanes` lanes.
+    If `group` is None, the run belongs to a stream's own DAG, which has `ingest.lanes` lanes.
 
     Topics and partitions are listed each time, so new ones are found without a restart. A topic-partition whose leader
-    does not answer is planned, too, and its lane reports the error. The lanes of a plan with nothing to do are empty.
+    does not answer is planned too, and its lane reports the error. If there is nothing to archive, the plan has no
+    lanes.
 
-    A stream that cannot be planned is a problem of the plan, and the others are planned. Stopped topic-partitions alone
-    begin lanes only every ten minutes, or if `with_stopped` is true.
+    A stream that cannot be planned is a problem of the plan, and the others are planned. If there are only stopped
+    topic-partitions, lanes start only every ten minutes, or if `with_stopped` is true.
 
     Raises `ConfigError`, `KafkaUnavailable` or `CoordinationUnavailable` when a service cannot be reached.
     """
@@ -185,7 +186,7 @@ def plan_run(
         topics = sources.describe_streams(active, assigns=True) if active else {}
         with_stopped = with_stopped or _is_stop_check_due(clock)
         shares, states = _find_shares(config, sources, topics, clock, with_stopped=with_stopped)
-        # Only a plan without lanes needs it: a damaged record must not stop the archiving.
+        # Read the record only for a plan without lanes: a damaged record must not stop the archiving.
         reported = None
         if group is not None and not shares:
             reported = GroupProblems.read(sources.session, config.zookeeper.root, group)
@@ -217,7 +218,7 @@ def _paused(sources: Sources, config: Config, names: Collection[str]) -> dict[st
 
 
 def _is_stop_check_due(clock: Clock) -> bool:
-    # By the minute of the clock, so that no run needs to record when the last check was.
+    # Use the minute of the clock, so that no run has to store the time of the last check.
     interval_minutes = int(_STOP_CHECK_INTERVAL.total_seconds()) // 60
     return clock.now_ms() // 60_000 % interval_minutes == 0
 
@@ -249,13 +250,13 @@ def _log_plan(what: str, topics: Mapping[str, StreamTopics], lanes: Collection[L
 def _find_shares(
     config: Config, sources: Sources, topics: Mapping[str, StreamTopics], clock: Clock, *, with_stopped: bool
 ) -> tuple[list[LaneShare], dict[str, IngestState]]:
-    """Return the topic-partitions to archive, overdue ones first, and what ZooKeeper knows about each stream.
+    """Return the topic-partitions to archive, overdue ones first, and ZooKeeper's state of each stream.
 
-    Stopped topic-partitions are among them if `with_stopped` is true or there are others: a lane finds out whether they
-    may continue.
+    Stopped topic-partitions are included if `with_stopped` is true or there are others: a lane checks whether they can
+    continue.
     """
     tps = {name: found.tps for name, found in topics.items()}
-    # Kafka first: an offset that is committed between the two answers must not look like a truncated log.
+    # Read Kafka first: an offset that is committed between the two answers must not look like a truncated log.
     ends = _find_ends(config, sources, tps)
     coordinators = {name: sources.coordinators[name] for name in topics}
     states = read_ingest_states(sources.session, coordinators, tps)
@@ -278,7 +279,7 @@ def _find_shares(
             if tp in stopped:
                 stopped_shares.append(share)
             elif estimate or end is None or committed is None or committed.committed_offset > end:
-                # The last case: the log ends before the committed offset. The lane records the named stop.
+                # In the last case, the log ends before the committed offset. The lane records the named stop.
                 shares.append(share)
     if shares or with_stopped:
         shares += stopped_shares
@@ -330,9 +331,10 @@ def _in_order(
 
 
 def _order(shares: Iterable[LaneShare], overdue: Mapping[tuple[str, TopicPartition], int]) -> list[LaneShare]:
-    """Return the smallest first, so that a large backlog delays no small topic.
+    """Return the sort key: the smallest first, so that a large backlog does not delay small topics.
 
-    Before them come the overdue ones, the longest waiting first, so that many small ones cannot delay them for ever.
+    Overdue topic-partitions come before all others, the longest waiting first, so that many small ones cannot delay
+    them for ever.
     """
     return sorted(shares, key=lambda share: (overdue.get(share.chain, math.inf), share.estimated_bytes, share.chain))
 
@@ -342,8 +344,8 @@ def _find_overdue(
 ) -> dict[tuple[str, TopicPartition], int]:
     """Return the topic-partitions that the last runs did not reach, or that are new, and when they last advanced.
 
-    The time is in milliseconds since 1970 UTC; 0 for one that never advanced. A topic that rarely has a message is also
-    returned, which does no harm.
+    The time is in milliseconds since 1970 UTC; 0 for one that never advanced. A topic that rarely has a message may
+    also be returned, which is harmless.
     """
     limit_ms = now_ms - int((2 * stream.ingest.budget + _RUN_INTERVAL).total_seconds() * 1000)
     last_ms = {share.chain: committed[share.tp].committed_at_ms if share.tp in committed else 0 for share in shares}
@@ -351,7 +353,10 @@ def _find_overdue(
 
 
 def _count_lanes(shares: Collection[LaneShare], most: int) -> int:
-    """Return how many lanes a run of a group needs: each costs the start of a process, so small work shares one."""
+    """Return how many lanes a run of a group needs.
+
+    Each lane costs the start of a process, so small work shares a lane.
+    """
     needed = math.ceil(sum(share.estimated_seconds for share in shares) / _LANE_SECONDS)
     return max(1, min(needed, most, MAX_LANES))
 
@@ -374,7 +379,7 @@ def _assign_to_lanes(
         own = lanes_of[share.stream]
         allowed = own if len(own) >= limits.get(share.stream, lane_count) else range(lane_count)
         least = min(loads[lane] for lane in allowed)
-        # A lane that has the stream already, if it makes little difference: each lane reports by stream.
+        # Prefer a lane that already has the stream, if the loads differ little: each lane reports by stream.
         near = [lane for lane in own if several and loads[lane] <= least + _NEAR_SECONDS]
         number = min(near or allowed, key=lambda lane: (loads[lane], lane))
         own.add(number)

@@ -16,17 +16,17 @@ class Outcome(StrEnum):
     """How a lane ended with a topic-partition."""
 
     UP_TO_DATE = "up_to_date"
-    """It is archived up to the end of the log that Kafka reported at the start."""
+    """The topic-partition is archived up to the log end that Kafka reported at the start."""
     WAITING = "waiting"
-    """The rest is neither large nor old enough for an object."""
+    """The remaining messages are neither large nor old enough for an object."""
     OUT_OF_TIME = "out_of_time"
-    """The lane's budget ended first."""
+    """The lane's budget ended before the end of the log."""
     LOCKED = "locked"
     """Another lane held the lock."""
     STOPPED = "stopped"
     """A named stop: it stays stopped until a person decides."""
     FAILED = "failed"
-    """An error that the next run may not meet any more, or a mistake in the config."""
+    """An error that may be gone in the next run, or a mistake in the config."""
 
 
 class _Document(BaseModel):
@@ -57,7 +57,7 @@ class Failure(_Document):
 
 
 class TopicPartitionReport(_Document):
-    """What a lane did for one topic-partition."""
+    """The results of a lane for one topic-partition."""
 
     topic: str
     partition: int
@@ -74,7 +74,7 @@ class TopicPartitionReport(_Document):
         return TopicPartition(self.topic, self.partition)
 
     def merged_with(self, later: TopicPartitionReport) -> TopicPartitionReport:
-        """Return one report of two time slices of the same lane. Its outcome is the later one's."""
+        """Merge the reports of two time slices of the same lane; the later outcome is kept."""
         return later.model_copy(
             update={
                 "objects": self.objects + later.objects,
@@ -104,7 +104,7 @@ class TopicPartitionReport(_Document):
 
 @dataclass(slots=True)
 class ReportDraft:
-    """The figures of a report, filled in step by step, so that the report of a failure has those that are known."""
+    """The figures of a report, filled in step by step, so that the report of a failure has all known figures."""
 
     objects: list[ArchivedObject] = field(default_factory=list)
     committed_offset: int | None = None
@@ -156,12 +156,12 @@ class _Totals(_Document, ABC):
 
 
 class StreamReport(_Totals):
-    """What one lane did for one stream."""
+    """The results of one lane for one stream."""
 
     stream: str
     partitions: tuple[TopicPartitionReport, ...]
     chores: tuple[Failure, ...] = ()
-    """Unexpected failures of work beside archiving: uploads to abort, offsets for a consumer group."""
+    """Unexpected failures of chores: uploads to abort, offsets for a consumer group."""
 
     def _reports(self) -> tuple[TopicPartitionReport, ...]:
         return self.partitions
@@ -181,7 +181,7 @@ class StreamReport(_Totals):
 
 
 class LaneReport(_Totals):
-    """What one lane did, by stream."""
+    """The results of one lane, by stream."""
 
     lane: int
     seconds: float
@@ -196,14 +196,17 @@ class LaneReport(_Totals):
         return self.partitions
 
     def summary(self) -> LaneSummary:
-        """Return what the report task needs. Airflow stores it in its database at every run, so it is small."""
+        """Return the figures for the report task.
+
+        Airflow stores them in its database at every run, so they are short.
+        """
         return LaneSummary(
             lane=self.lane, seconds=self.seconds, streams=tuple(stream.summary() for stream in self.streams)
         )
 
 
 class StreamSummary(_Document):
-    """What one lane, or all lanes of a run, did for one stream."""
+    """The results of one lane, or of all lanes of a run, for one stream."""
 
     stream: str
     topic_partitions: int
@@ -215,7 +218,7 @@ class StreamSummary(_Document):
     failures: tuple[TopicPartitionReport, ...] = ()
     """The topic-partitions that are stopped or failed."""
     chores: tuple[Failure, ...] = ()
-    """Unexpected failures of work beside archiving."""
+    """Unexpected failures of chores."""
 
     def __add__(self, other: StreamSummary) -> StreamSummary:
         """Return the sum for two lanes of one run."""
@@ -232,7 +235,7 @@ class StreamSummary(_Document):
 
 
 class LaneSummary(_Document):
-    """What one lane did, in totals by stream."""
+    """The totals of one lane, by stream."""
 
     lane: int
     seconds: float
@@ -240,7 +243,7 @@ class LaneSummary(_Document):
 
 
 class IngestReport(_Document):
-    """What all lanes of one run did, by stream."""
+    """The results of all lanes of one run, by stream."""
 
     lanes: int
     seconds: float

@@ -1,7 +1,7 @@
-"""Committed offsets set by hand: rebuilt from the chain, set to an offset that tears no chain, or imported.
+"""Committed offsets set by hand: rebuilt from the chain, set to an offset that keeps the chain contiguous, or imported.
 
-Each write is made under the topic-partition's lock and names the version that was read. So a lane at work is not
-disturbed, and nothing that another task has committed in the meantime is overwritten.
+Each write is made under the topic-partition's lock and names the version that was read. So a running lane is not
+disturbed, and a commit of another task is never overwritten.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def set_committed_offset(
 ) -> CommittedOffset:
     """Set the committed offset to the chain's end, or to any offset of the log if there is no chain yet.
 
-    Raises `GapRefused` for an offset that would tear the chain, `LockHeld` when a lane is at work.
+    Raises `GapRefused` for an offset that would leave a gap or an overlap, `LockHeld` when a lane is running.
     """
     store, coordinator, generation = services.store, services.coordinator, stream.generation
     with coordinator.lock(tp):

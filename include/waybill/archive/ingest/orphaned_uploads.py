@@ -1,8 +1,10 @@
-"""Orphaned uploads: multipart uploads of lanes that were killed. They are invisible, and S3 charges for them.
+"""Orphaned uploads: multipart uploads of lanes that were killed.
+
+Listings of objects do not show them, but S3 charges for them.
 
 Aborting an upload removes nothing from the archive: an object exists only when its upload is completed. A running lane
-whose upload is aborted would fail, and the next lane would fetch the same batches again. To prevent that, only uploads
-are aborted that are older than any lane runs.
+whose upload is aborted would fail, and the next lane would fetch the same batches again. To prevent this, only uploads
+that are older than the longest run of a lane are aborted.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ IsWanted = Callable[[ChainId], bool]
 def abort_orphaned_uploads(
     coordinator: Coordinator, store: Store, config: Config, stream_name: str, clock: Clock
 ) -> None:
-    """Abort a stream's orphaned uploads, once an hour. Nothing depends on it, so an error is logged."""
+    """Abort a stream's orphaned uploads, once an hour. Nothing depends on it, so an error is only logged."""
     try:
         if coordinator.claim_chore(_CHORE, _INTERVAL):
             now = datetime.fromtimestamp(clock.wall(), UTC)

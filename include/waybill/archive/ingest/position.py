@@ -10,11 +10,11 @@ from waybill.services.kafka.kafka import LogRange
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the protocol stands in a topic-partition. Each step takes a position and returns the next one."""
+    """The position of the protocol in a topic-partition. Each step takes a position and returns the next one."""
 
     committed: CommittedOffset
     log_range: LogRange
-    """The range that the log had when the source was asked last."""
+    """The range of the log at the last request to the source."""
     topic_id: str
     """The topic's id at that time; '' if the source did not report one."""
     skips_epoch_check: bool = False

@@ -1,10 +1,10 @@
 """The commit protocol (docs/protocol.md) for one topic-partition, from the lock to the committed offset.
 
-What it relies on: S3's conditional create and ZooKeeper's versioned write, and nothing else. The lock only saves work.
-Whatever a lane believes, S3 creates an object of a name once, and ZooKeeper moves the committed offset only from the
-version that the lane has read.
+What it relies on: S3's conditional create and ZooKeeper's versioned write, and nothing else. The lock only avoids
+duplicate work. Even if a lane wrongly believes that it holds the lock, S3 creates an object of a name once, and
+ZooKeeper moves the committed offset only from the version that the lane has read.
 
-What it survives: being killed at any point, a rival that does the same at the same time, a session that ended
+What it survives: a kill at any point, a rival that archives the same offsets at the same time, a session that ended
 unnoticed, a lost answer. In each case the next pass finds the existing object, adopts it, and continues from its end.
 """
 
@@ -59,10 +59,11 @@ class _ObjectInChain:
 
 
 def archive_topic_partition(target: ArchiveTarget) -> TopicPartitionReport:
-    """Archive what the log holds at the start, within the time slice.
+    """Archive the log up to its end at the start of the call, within the time slice.
 
-    Errors of this topic-partition are in the report, since the lane continues with the others. That includes exceptions
-    that nothing here expects. They are in the journal, too, so that a person looks: the next runs meet them again.
+    Errors of this topic-partition are in the report, since the lane continues with the others. Unexpected exceptions
+    are in the report too. They are also stored in the journal, to alert a person, since the next runs will raise them
+    again.
     """
     started = target.clock.monotonic()
     error: WaybillError | None = None
@@ -99,7 +100,7 @@ def _run_rounds(target: ArchiveTarget) -> Outcome:
             if not rounds_left:
                 raise
             logger.warning("%s; starting again from the offset that it committed", conflict)
-            described = None  # the description is from before the rival's commit
+            described = None  # the description is older than the rival's commit
     raise AssertionError("unreachable")
 
 
@@ -124,7 +125,7 @@ def _run_protocol(target: ArchiveTarget, described: PartitionState | None) -> Ou
                         found = _complete_or_adopt(target, cut)  # 6. Create the object, or adopt the one that exists.
                         position = _write_committed_offset(target, position, found)  # 7. Move the committed offset.
                         if found.archived.adopted:
-                            break  # It may end at another offset than ours: fetch again from its end.
+                            break  # The adopted object may end at another offset than ours: fetch again from its end.
                     else:
                         _clear_unexpected_failure(target)
                         return fetch.outcome
@@ -157,7 +158,8 @@ def check_log(target: ArchiveTarget, committed: CommittedOffset, described: Part
     Raises the named stop of `Source.check_log`, unless it was accepted.
     """
     if not is_consistent(committed, described):
-        # The description may be older than a rival's last commit, which is no reason for a stop. Ask again.
+        # The description may be older than a rival's last commit: then there is no reason for a stop, so request it
+        # again.
         described = target.source.describe(target.tp)
         target.draft.end_offset = target.source.end_offset(described)
     return _check_position(target, Position(committed, described.log_range, described.topic.topic_id))
@@ -199,8 +201,8 @@ def _advance_past_gap(
         return None
     position = _write_committed_offset(target, position, found)
     if gap is not None and (found.archived.messages or found.archived.next_offset != gap.next_offset):
-        # A lane that slept since before the decision created its object first. Its messages are not missing, so the
-        # decision is void. What is missing after them is another gap.
+        # A lane that was frozen before the decision created its object first. Its messages are not missing, so the
+        # decision has no effect. Offsets that are missing after this object are another gap.
         gaps.withdraw_gap(store, gap)
     return position
 
@@ -331,13 +333,16 @@ def _clear_named_stop(target: ArchiveTarget) -> None:
 
 
 def _clear_unexpected_failure(target: ArchiveTarget) -> None:
-    """Remove it from the journal: this run has come to the end of the protocol, which the check of the log has not."""
+    """Remove an unexpected failure from the journal after a complete run of the protocol.
+
+    The check of the log alone is not enough.
+    """
     if target.may_have_stop and target.services.coordinator.clear_stop(target.tp, named=False):
         logger.info("%s: archived again after an unexpected failure", target.tp)
 
 
 def _record_stop(target: ArchiveTarget, stop: IngestStopped | UnexpectedFailure) -> None:
-    """Write the stop to the journal. The report has it in any case, so whatever prevents that is logged."""
+    """Write the stop to the journal. The report has the stop in any case, so any error is only logged."""
     logger.error("%s", stop)
     try:
         target.services.coordinator.record_stop(target.tp, stop)

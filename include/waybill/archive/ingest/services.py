@@ -1,6 +1,6 @@
-"""The services that a run works with: Kafka or Kinesis, S3 and ZooKeeper, connected once for all streams of the run.
+"""The services of a run: Kafka or Kinesis, S3 and ZooKeeper, connected once for all streams of the run.
 
-`connect_sources` is the one place of ingest that asks whether a stream reads Kafka or Kinesis.
+Only `connect_sources` distinguishes between streams of Kafka and of Kinesis.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ FindConnection = Callable[[str], Connection]
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Kafka or Kinesis, and ZooKeeper, connected for several streams, which is what planning needs."""
+    """Kafka or Kinesis, and ZooKeeper, connected for several streams, for planning."""
 
     session: ZooKeeperSession
     kafka: KafkaSource | None
     """None if no stream reads Kafka."""
     by_stream: dict[str, Source]
-    """With the settings of each stream. Those of Kafka use the connections of `kafka`."""
+    """The source of each stream, with the stream's settings. Kafka sources use the connections of `kafka`."""
     coordinators: dict[str, Coordinator]
     store: Store | None = None
     """S3, connected if a stream reads Kinesis."""
@@ -37,9 +37,10 @@ class Sources:
     def describe_streams(self, streams: Mapping[str, Stream], *, assigns: bool = False) -> dict[str, StreamTopics]:
         """Return the current topics of several streams: those of Kafka with one request.
 
-        `assigns`: give slots to new shards of Kinesis.
+        `assigns`: assign slots to new shards of Kinesis.
 
-        A stream of Kinesis that does not answer is refused alone. Raises `KafkaUnavailable` when no broker answers.
+        If a Kinesis stream does not answer, only this stream is refused. Raises `KafkaUnavailable` when no broker
+        answers.
         """
         together: dict[object, dict[str, Stream]] = defaultdict(dict)
         for name, stream in streams.items():
@@ -91,12 +92,12 @@ def connect_sources(
 ) -> Iterator[Sources]:
     """Connect the sources of several streams, and ZooKeeper. Raises the errors of `connect`.
 
-    For streams of Kinesis, S3 is connected, too: their slots are recorded in the archive.
+    For Kinesis streams, S3 is connected too, since their slots are recorded in the archive.
     """
     streams = {name: config.stream(name) for name in stream_names}
     of_kinesis = {name: stream for name, stream in streams.items() if stream.is_kinesis}
     of_kafka = {name: stream for name, stream in streams.items() if name not in of_kinesis}
-    # All connections are looked up before one is opened, so that a missing one is reported at once.
+    # Look up all connections before one is opened, so that a missing one is reported at once.
     zookeeper = ZooKeeperSession.of(config, find)
     endpoint = KafkaEndpoint.of(find(config.kafka.connection)) if of_kafka or not streams else None
     endpoints = {name: KinesisEndpoint.of(find(stream.kinesis.connection)) for name, stream in of_kinesis.items()}

@@ -1,7 +1,7 @@
-"""What every step of the commit protocol takes: a topic-partition, its services, and the source of its messages.
+"""The arguments of every step of the commit protocol: a topic-partition, its services, and the source of its messages.
 
 A source is Kafka (`waybill.archive.ingest.kafka`) or Kinesis (`waybill.archive.ingest.kinesis`).
-`waybill.archive.ingest.services` chooses it by the stream's config, once. Every other step asks the source.
+`waybill.archive.ingest.services` chooses it by the stream's config, once. Every other step calls the source.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Fetch(Protocol):
 
 
 class Source(Protocol):
-    """Where the messages of one stream come from.
+    """The source of the messages of one stream.
 
     Every method raises `KafkaUnavailable` or `KinesisUnavailable` when the service does not answer, and `ConfigError`
     when it refuses access.
@@ -58,7 +58,7 @@ class Source(Protocol):
 
     @property
     def connection(self) -> object:
-        """What sources share that can be asked together: one of them describes the streams of all."""
+        """An object that sources share if one request can describe all their streams."""
 
     @property
     def first_checkpoint(self) -> Checkpoint | None:
@@ -67,7 +67,7 @@ class Source(Protocol):
     # --- topics and the ends of their logs, for plans and reports ---
 
     def describe_streams(self, streams: Mapping[str, Stream], *, assigns: bool = False) -> dict[str, StreamTopics]:
-        """Return the current topics of streams that share the connection. `assigns`: give slots to new shards."""
+        """Return the current topics of streams that share the connection. `assigns`: assign slots to new shards."""
 
     def topic_partitions(self, stream: Stream) -> list[TopicPartition]:
         """Return the current topic-partitions of the stream, sorted."""
@@ -76,19 +76,19 @@ class Source(Protocol):
         """Return the current description of a topic."""
 
     def offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        """Return the current range of each log. That of a slot ends where it is archived."""
+        """Return the current range of each log. The range of a slot ends at its committed offset."""
 
     def offsets_briefly(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        """Return the same as `offsets`, without topic-partitions that do not answer within seconds."""
+        """Return the ranges like `offsets`, without topic-partitions that do not answer within seconds."""
 
     def ends_briefly(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the known ends of logs, without topic-partitions that do not answer within seconds."""
 
     def describe_partitions(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, PartitionState]:
-        """Return what `describe` returns, as far as a few requests for many topic-partitions show it."""
+        """Return descriptions like `describe`, for those topic-partitions that a few common requests can describe."""
 
     def estimate_bytes(self, log_range: LogRange | None, committed: CommittedOffset | None) -> int:
-        """Return the estimated bytes to archive. `log_range`: None if the end of the log is not known."""
+        """Return the estimated bytes to archive. `log_range`: None if the end of the log is unknown."""
 
     # --- the steps of the commit protocol ---
 
@@ -102,7 +102,7 @@ class Source(Protocol):
         """Return where a new chain starts, by the config."""
 
     def check_rebuilt(self, tp: TopicPartition, committed: CommittedOffset) -> None:
-        """Raise `ChainBroken` if a committed offset that was rebuilt from a chain lacks what the source needs."""
+        """Raise `ChainBroken` if a committed offset that was rebuilt from a chain lacks fields of the source."""
 
     def check_log(self, target: ArchiveTarget, position: Position) -> None:
         """Raise a named stop unless the log holds the committed offset and is the log that was archived."""
@@ -112,7 +112,7 @@ class Source(Protocol):
     ) -> tuple[BackupName, str]:
         """Create the marker of an accepted gap at the committed offset, unless an object of its name exists.
 
-        `stop`: that of `check_log`. Return the name and the key.
+        `stop`: the error of `check_log`. Return the name and the key.
         """
 
     def outcome_without_fetch(self, target: ArchiveTarget, position: Position) -> Outcome | None:
@@ -144,7 +144,7 @@ class IngestServices:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTarget:
-    """One topic-partition that a lane archives, and what the lane archives it with."""
+    """One topic-partition that a lane archives, with its services and settings."""
 
     services: IngestServices
     stream: Stream
@@ -156,9 +156,9 @@ class ArchiveTarget:
     recompressor: Recompressor | None = None
     """None: batches are archived unchanged."""
     described: PartitionState | None = None
-    """Kafka's description from the start of the lane, when the lane asked for all of its topic-partitions at once."""
+    """The source's description from the start of the lane, when one request described all topic-partitions."""
     conflict: GenerationConflict | None = None
-    """Why nothing may be archived: another stream writes the same chain."""
+    """Why the topic-partition must not be archived: another stream writes the same chain."""
     may_have_stop: bool = True
     """Whether the journal may hold a named stop of this topic-partition."""
     draft: ReportDraft = field(default_factory=ReportDraft)

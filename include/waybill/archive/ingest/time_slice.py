@@ -15,7 +15,7 @@ _SLEEP_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The functions from which a lane takes the time."""
+    """The time functions of a lane."""
 
     wall: Callable[[], float] = time.time
     """Returns seconds since 1970 UTC, for the age of messages."""
@@ -37,7 +37,7 @@ class TimeSlice:
     """When fetching ends. Batches that the upload policy does not allow to complete by then are fetched again later."""
     yields_at: float = math.inf
     """From this time on the slice ends with the next object that is cut, so that the others need not wait: at that
-    moment nothing is lost."""
+    moment no fetched bytes are discarded."""
 
 
 class RateLimit:

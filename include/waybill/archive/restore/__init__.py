@@ -1,12 +1,12 @@
 """Restore: the archive back into a Kafka topic, byte for byte and exactly once.
 
-- `request`: what a person asks for, and the ranges of the archive that this means.
-- `preflight`: what would make the restore fail or lose messages, found before it begins.
-  `creation`: how a missing topic is created. `figures`: times and sizes of what is restored. `topic_checks`: the
-  target's configs against them.
-- `restore_plan`: the stored plan, which every process carries out in the same way.
+- `request`: a person's request, and its ranges of the archive.
+- `preflight`: problems that would make the restore fail or lose messages, found before it begins. `creation`: how a
+  missing topic is created. `figures`: times and sizes of the messages to restore. `topic_checks`: compares the target's
+  configs with them.
+- `restore_plan`: the stored plan, which every process executes in the same way.
 - `archived`: the record batches of a range, checked, as a client may send them.
-- `restore_run`: the main path: batches from the archive to the target. `progress`: how far the target is.
+- `restore_run`: the main path: batches from the archive to the target. `progress`: the restored part of the range.
   `refusal`: why the target refused a batch.
 - `offset_map`: where each archived message is in the target. `groups`: consumer groups continue there.
 - `comparison`: the proof that both sides are equal.

@@ -1,8 +1,8 @@
-"""Reading the archive for a restore: the record batches of a range, checked, without missing offsets.
+"""Read the archive for a restore: the record batches of a range, checked, without missing offsets.
 
 Every batch is checked by its CRC, and every object by its range: its batches must lie within the range that the chain
 gives it, and its last batch must end where the next object begins. An object that is missing, damaged, swapped with
-another one or cut short raises an error that names it, before anything behind it is read.
+another one or cut short raises an error that names it, before any later object is read.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from waybill.records.batches.produced import is_sendable, renumber
 from waybill.services.store import Store
 
 _READ_BYTES = 8 << 20
-"""As many as `ReadAhead` fetches of an object at once, so that they are framed without a copy."""
+"""The number of bytes that `ReadAhead` fetches at once, so that batches are framed without a copy."""
 
 
 class ArchivedBatch(NamedTuple):
     """A record batch of the archive that holds a message for each of its offsets, or none."""
 
     frame: Frame | None
-    """As a client may send it (`is_sendable`); None if no message of the range is in it."""
+    """The batch in a form that a client can send (`is_sendable`); None if it has no message of the range."""
     archived: Frame
-    """As the archive has it."""
+    """The archived bytes of the batch."""
     next_offset: int
     """The archived offset at which the next batch begins."""
 
@@ -54,14 +54,14 @@ def objects_of_range(
             )
         objects.append(each)
         if next_offset is not None and each.next_offset >= next_offset:
-            break  # the next object is not looked at: it may be damaged
+            break  # the next object is not opened, since it may be damaged
     return objects
 
 
 def read_batches(
     store: Store, tp: TopicPartition, objects: list[ChainObject], first_offset: int, next_offset: int
 ) -> Iterator[ArchivedBatch]:
-    """Yield the record batches of `[first_offset, next_offset)`, whose objects are given, in order.
+    """Yield the record batches of `[first_offset, next_offset)`, whose objects are passed in order.
 
     Batches at the edges hold only messages of the range. A batch that lacks offsets (compaction) or has LogAppendTime
     is encoded again; the others are the bytes of the archive.
@@ -113,7 +113,10 @@ def _read_object(ahead: ReadAhead, span: Span, first_offset: int, next_offset: i
 
 
 def _check_place(span: Span, base_offset: int, end: int, previous_end: int, object_start: int) -> None:
-    """Refuse a batch that cannot be in the object: CRCs do not cover offsets, and a swapped object has sound CRCs."""
+    """Refuse a batch with offsets outside of the object's range.
+
+    CRCs do not cover offsets, and a swapped object has sound CRCs.
+    """
     is_first = previous_end == object_start
     if end <= object_start or base_offset >= span.next_offset or (base_offset < object_start and not is_first):
         raise ChainBroken(

@@ -1,8 +1,8 @@
-"""The proof of a restore: every message of the range, compared between the archive and the target.
+"""The proof of a restore: compare every message of the range between the archive and the target.
 
-Batches are compared byte for byte where both sides have the same ones, which is nearly always: count, order, keys,
-values, headers and timestamps are then equal. Where the target's broker compresses anew (`compression.type`), or its
-batches differ, the messages are decoded and compared column by column.
+If both sides have the same batches, which is the usual case, they are compared byte for byte: then count, order, keys,
+values, headers and timestamps are equal. If the target's broker compresses again (`compression.type`), or its batches
+differ, the messages are decoded and compared column by column.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOT_CHECKED = (
     "consumer groups, except the offsets that `waybill restore groups` has printed",
     "ACLs and quotas of the target",
 )
-"""What no comparison covers."""
+"""Properties that the comparison does not cover."""
 
 _CODEC_MASK = 0x07
 _COLUMNS = ("timestamp", "key", "value", "headers")
@@ -40,7 +40,7 @@ _COLUMNS = ("timestamp", "key", "value", "headers")
 
 @dataclass(frozen=True, slots=True)
 class ObjectDigest:
-    """One backup object, as it was read."""
+    """One backup object that was read."""
 
     key: str
     first_offset: int
@@ -49,12 +49,12 @@ class ObjectDigest:
     """The target offset of its first message."""
     messages: int
     sha256: str
-    """Of the bytes of its record batches that belong to the range."""
+    """The SHA-256 of the bytes of its record batches that belong to the range."""
 
 
 @dataclass(slots=True)
 class PartitionComparison:
-    """What the comparison of one topic-partition found."""
+    """The result of the comparison of one topic-partition."""
 
     plan: PartitionPlan
     messages: int = 0
@@ -92,8 +92,9 @@ class PartitionComparison:
 def compare(store: Store, target: TargetCluster, plan: RestorePlan) -> Iterator[PartitionComparison]:
     """Yield the comparison of each topic-partition of a restore.
 
-    A damaged archive is a difference, as is a message that the target has in addition. Raises `KafkaUnavailable`,
-    `StoreUnavailable`, or `RestoreStopped` when the target's topics are not those of the restore.
+    A damaged archive counts as a difference, and so does an additional message in the target. Raises
+    `KafkaUnavailable`, `StoreUnavailable`, or `RestoreStopped` when the target's topics are not the topics of the
+    restore.
     """
     check_target(target, plan)
     for partition in plan.partitions:
@@ -115,7 +116,7 @@ def _compare_partition(
         if error.retriable:
             raise
         found.difference = str(error)
-    except Exception as error:  # the other topic-partitions are compared
+    except Exception as error:  # the other topic-partitions are still compared
         failure = UnexpectedFailure(f"the comparison of {partition.source}", error)
         logger.exception("%s", failure)
         found.difference = str(failure)
@@ -160,7 +161,7 @@ def _target_frames(target: TargetCluster, partition: PartitionPlan, end: int) ->
 
 
 def _compare_frames(archived: Iterator[Frame], restored: Iterator[Frame], found: PartitionComparison) -> None:
-    """Compare batch by batch, and go over to messages at the first batch that differs."""
+    """Compare batch by batch; from the first differing batch on, compare messages."""
     expected = found.plan.target_offset
     while True:
         left, right = next(archived, None), next(restored, None)

@@ -1,14 +1,14 @@
-"""How a missing topic of the target is created: as the archived topic was, except for what would stop the restore.
+"""Create a missing topic of the target like the archived one, except for configs that would stop the restore.
 
-The target's controller is asked first (`validate_only` of CreateTopics, KIP-525), so its version, its policies, its
-brokers and its defaults count, and not what this code believes about them. Each difference from the archived topic is a
+The target's controller checks the topic first (`validate_only` of CreateTopics, KIP-525), so its actual version,
+policies, brokers and defaults decide, not assumptions of this code. Each difference from the archived topic is a
 warning, which the plan keeps:
 
 - A config that the target refuses, such as one that its version does not know, is left out.
 - `message.timestamp.type` is CreateTime while the restore runs: LogAppendTime would replace the archived timestamps.
-  When everything is restored, it is as it was: the target keeps the type and the timestamps of batches that it has.
-- `min.insync.replicas` above the number of replicas becomes that number: older brokers refuse every batch, and those of
-  today treat both alike.
+  At the end, the archived value is set: the target keeps the type and the timestamps of batches that it has.
+- `min.insync.replicas` above the number of replicas becomes that number: older brokers refuse every batch, and current
+  ones treat both values alike.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class Creation:
     """A topic that is to be created."""
 
     topic: TargetTopic
-    """As it will be. Its `config` holds the target's defaults, too, where the target states them."""
+    """The topic after its creation. Its `config` also holds the target's defaults, if the target states them."""
     is_described: bool
     """Whether the target stated the configs that the topic will have."""
     comes_back: Mapping[str, str | None]
-    """The configs to set when everything is restored; None: the target's default."""
+    """The configs to set at the end of the restore; None: the target's default."""
     problems: tuple[RestoreProblem, ...]
 
 
 def plan_creation(
     target: TargetCluster, name: str, partitions: int, replication_factor: int, archived: Mapping[str, str]
 ) -> Creation:
-    """Return how to create a topic with the archived topic's own configs. Nothing is created.
+    """Return how to create a topic with the archived topic's own configs, without creating it.
 
     Raises `KafkaUnavailable` when the target does not answer.
     """

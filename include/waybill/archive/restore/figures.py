@@ -1,9 +1,9 @@
 """Times, sizes and codecs of the record batches of archived ranges, read from the batches' headers.
 
-Nothing that is stored beside the backup objects has these figures, so the preflight reads the objects themselves. Up to
-`READ_BYTES` it reads everything, and the newest timestamp and the largest batch are exact. Of a larger archive it reads
-the last objects of each range, which hold what was produced lately (a clock that is hours ahead is seen there), and
-from the other objects the first batches of a sample. Then the figures are an estimate, and `is_estimate` says so.
+These figures are not stored, so the preflight reads the backup objects themselves. Up to `READ_BYTES` it reads
+everything, and the newest timestamp and the largest batch are exact. Of a larger archive it reads the last objects of
+each range, which hold the newest messages (they show a clock that is hours ahead), and from the other objects the first
+batches of a sample. Then the figures are an estimate, and `is_estimate` is true.
 
 The oldest timestamp is always an estimate: a header has the timestamp of the batch's first message, and a later one may
 be older.
@@ -35,11 +35,11 @@ from waybill.services.store import Store
 logger = logging.getLogger(__name__)
 
 READ_BYTES = 512 << 20
-"""How much of the archive is read as a whole: a few seconds."""
+"""Up to this number of bytes, the whole archive is read, which takes a few seconds."""
 _START_BYTES = 64 << 10
-"""How much is read of each object of the sample."""
+"""The bytes that are read from each object of the sample."""
 _SAMPLE = 2_000
-"""How many objects the sample has, over all ranges; at least one of each range."""
+"""The number of objects in the sample, over all ranges; at least one for each range."""
 _THREADS = 4
 _DAMAGES = (ChainBroken, CorruptBatch, ObjectMissing)
 
@@ -60,12 +60,12 @@ class BatchFigures:
     """The longest time between the oldest and the newest message of one topic-partition."""
     read_bytes: int = 0
     size_bytes: int = 0
-    """Of all objects of the ranges."""
+    """The size of all objects of the ranges."""
     is_estimate: bool = False
     """Whether batches of the ranges were not read."""
 
     def add(self, other: BatchFigures) -> None:
-        """Count what another reading found, too."""
+        """Add the figures of another reading."""
         self.oldest_ms = min((each for each in (self.oldest_ms, other.oldest_ms) if each is not None), default=None)
         if other.newest_ms is not None and (self.newest_ms is None or other.newest_ms > self.newest_ms):
             self.newest_ms, self.newest_in = other.newest_ms, other.newest_in
@@ -82,7 +82,7 @@ class BatchFigures:
         where = f"offsets {header.base_offset}–{header.next_offset - 1} of {tp}"
         is_first_known = not header.has_delete_horizon and header.timestamp_type is TimestampType.CREATE_TIME
         oldest_ms = header.base_timestamp_ms if is_first_known else header.max_timestamp_ms
-        if oldest_ms >= 0:  # -1: the message has no timestamp, and brokers take it
+        if oldest_ms >= 0:  # -1: the message has no timestamp, and brokers accept it
             self.oldest_ms = oldest_ms if self.oldest_ms is None else min(oldest_ms, self.oldest_ms)
         if header.max_timestamp_ms >= 0 and (self.newest_ms is None or header.max_timestamp_ms > self.newest_ms):
             self.newest_ms, self.newest_in = header.max_timestamp_ms, where
@@ -156,7 +156,7 @@ def _first_headers(store: Store, chosen: ChainObject) -> Iterator[BatchHeader]:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Return a time in UTC; the number itself for one that has no date, as after a mistake of the unit."""
+    """Return a time in UTC; the number itself for one that has no date, for example if the unit is wrong."""
     try:
         return f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
     except (OverflowError, ValueError, OSError):

@@ -1,7 +1,7 @@
 """Consumer groups after a restore: where each group continues in the target.
 
 A group that had consumed up to an archived offset continues at the target offset of its next message. Offsets come from
-the source cluster, or from a file that was written while it was alive. A group is never moved backwards unless asked.
+the source cluster, or from a file that was written while it was alive. A group is moved backwards only if requested.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from waybill.services.store import Store
 
 
 class MoveState(StrEnum):
-    """What becomes of a group's offset."""
+    """What happens to a group's offset."""
 
     COMMITTED = "committed"
     PLANNED = "planned"
     UNCHANGED = "unchanged"
-    """The group is there already."""
+    """The group is already at this offset."""
     BACKWARDS = "backwards"
-    """The group is further on in the target. It is moved only with `--backwards`."""
+    """The group's offset in the target is higher. It is moved only with `--backwards`."""
     OUTSIDE = "outside"
     """The group's next message lies before the restored range: it would miss the messages in between."""
 

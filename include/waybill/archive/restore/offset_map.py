@@ -1,12 +1,12 @@
-"""The offset map of a restore: at which offset of the target each archived message is.
+"""The offset map of a restore: the target offset of each archived message.
 
 The map of a topic-partition consists of runs: messages whose archived offsets follow each other without a gap, as do
 their target offsets. It is stored in parts, Parquet objects that are created if absent as the restore proceeds. A part
 is written after the target has acknowledged its messages. The content of a part follows from the archive and the plan,
 so parts of rival processes agree where they overlap.
 
-Parts are also the places where a restore continues: the last part that begins at or before the end of the target's log
-says from which archived offset to count.
+A restore also continues at parts: the last part that begins at or before the end of the target's log shows the archived
+offset from which to count.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class MapBuilder:
         self._end = RestorePlace(offset + messages, self._end.target_offset + messages)
 
     def write(self, next_offset: int) -> None:
-        """Write a part of what was added, which ends before the archived offset `next_offset`."""
+        """Write the added messages as a part, which ends before the archived offset `next_offset`."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -112,7 +112,7 @@ class MapBuilder:
 def find_place(
     store: Store, restore: str, source: TopicPartition, target_offset: int, start: RestorePlace
 ) -> RestorePlace:
-    """Return the last place at or before an offset of the target at which a part begins; `start` if there is none."""
+    """Return the beginning of the last part at or before an offset of the target; `start` if there is none."""
     found = start
     for key in store.keys(restore_map_prefix(store.prefix, restore, source)):
         numbers = restore_map_place(key)
@@ -136,9 +136,9 @@ class OffsetMap:
         """The target offset after the last restored message."""
 
     def translate(self, offset: int) -> int:
-        """Return where a consumer continues in the target: at the first message from an archived offset on.
+        """Return where a consumer continues in the target: at the first message at or after an archived offset.
 
-        Returns the end of what was restored if there is no later message.
+        Returns the end of the restored messages if there is no later message.
         """
         index = bisect_right(self._offsets, offset) - 1
         if index >= 0:

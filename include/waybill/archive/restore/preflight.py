@@ -1,8 +1,8 @@
-"""Preflight: everything that would make a restore fail or lose messages, found before it produces anything.
+"""Preflight: find problems that would make a restore fail or lose messages, before it produces any message.
 
-`creation` says how a missing topic is created, `figures` what the archive holds, and `topic_checks` which configs of
-the target topic would refuse or delete it. A figure can be an estimate. What it misses, the restore itself names when
-the target refuses it (`refusal`).
+`creation` plans how a missing topic is created, `figures` reads times and sizes from the archive, and `topic_checks`
+finds configs of the target topic that would refuse or delete messages. A figure can be an estimate. If it misses a
+message that the target refuses, the restore itself names that message (`refusal`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _OPERATIONS = (Operation.WRITE, Operation.READ)
 
 @dataclass(slots=True)
 class Findings:
-    """What a preflight found."""
+    """The result of a preflight."""
 
     problems: list[RestoreProblem] = field(default_factory=list)
     creations: dict[str, Creation] = field(default_factory=dict)
-    """By target topic: how those that are missing will be created."""
+    """By target topic: how missing topics will be created."""
 
 
 def examine(
@@ -50,7 +50,7 @@ def examine(
     ranges: Sequence[SourceRange],
     now: datetime,
 ) -> Findings:
-    """Return the problems of a restore into the target as it is now, and how missing topics will be created."""
+    """Return the problems of a restore into the present target, and how missing topics will be created."""
     findings = Findings()
     problems = findings.problems
     figures = measure(store, ranges)
@@ -117,7 +117,7 @@ def _of_creation(creation: Creation, request: RestoreRequest) -> Iterator[Restor
 
 
 def _estimated(figures: Mapping[str, BatchFigures]) -> Iterator[RestoreProblem]:
-    """Say that timestamps and sizes are not known of everything."""
+    """Return the sentence that timestamps and sizes are known only for a part of the messages."""
     partly = [each for each in figures.values() if each.is_estimate]
     if partly:
         read, of = sum(each.read_bytes for each in partly), sum(each.size_bytes for each in partly)

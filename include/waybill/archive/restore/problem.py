@@ -1,4 +1,4 @@
-"""What a preflight finds."""
+"""A problem that a preflight finds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RestoreProblem:
-    """What was found, with its value, and the remedy. A warning does not refuse the restore."""
+    """The problem with its value, and the remedy. A warning does not prevent the restore."""
 
     what: str
     remedy: str

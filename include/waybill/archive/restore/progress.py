@@ -1,4 +1,4 @@
-"""How far a restore has come, as the target's log states it."""
+"""The progress of a restore, from the target's log."""
 
 from __future__ import annotations
 

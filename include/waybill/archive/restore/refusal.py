@@ -1,6 +1,6 @@
 """Why a target refused a batch: the archived message, the leader's error, and the config to change.
 
-A restore stops there. What it produced before is in the target, and the next run continues with the refused batch.
+A restore stops there. Earlier messages are in the target, and the next run continues with the refused batch.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _AFTER, _BEFORE = "message.timestamp.after.max.ms", "message.timestamp.before.ma
 
 
 class _Message(NamedTuple):
-    """The message that is refused, or the first of a batch that is refused as a whole."""
+    """The refused message, or the first message of a batch that is refused as a whole."""
 
     position: int
-    """In the batch."""
+    """The position of the message in the batch."""
     timestamp_ms: int
 
 
@@ -46,7 +46,7 @@ def explain(
 ) -> RestoreStopped:
     """Return the error that ends the restore of a topic-partition.
 
-    What cannot be found out, because the archive or the target does not answer, is left out of it.
+    If the archive or the target does not answer, the error has fewer details.
     """
     now_ms = int(clock() * 1000)
     config = _config(target, partition.target_topic)
@@ -79,7 +79,10 @@ def _refused_message(refused: BatchRefused, config: Mapping[str, str], now_ms: i
 
 
 def _excess_ms(timestamp_ms: int, config: Mapping[str, str], now_ms: int) -> int:
-    """Return how far a timestamp is beyond the topic's limits; negative within them. The brokers' clock may differ."""
+    """Return by how much a timestamp exceeds the topic's limits; negative if it is within them.
+
+    The brokers' clocks may differ.
+    """
     after_ms, before_ms = int(config.get(_AFTER, 0)), int(config.get(_BEFORE, 0))
     return max(timestamp_ms - now_ms - after_ms, now_ms - timestamp_ms - before_ms)
 
@@ -119,7 +122,7 @@ def _config(target: TargetCluster, topic: str) -> Mapping[str, str]:
 
 
 def _remedy(refused: BatchRefused, message: _Message, config: Mapping[str, str], now_ms: int) -> str:
-    """Return what to change, without a full stop."""
+    """Return the remedy, without a full stop."""
     error = refused.error
     if error is kafka_errors.InvalidTimestampError:
         ahead_ms = message.timestamp_ms - now_ms

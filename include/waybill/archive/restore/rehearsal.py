@@ -1,4 +1,4 @@
-"""Rehearsals: a random range of the archive is restored into a topic of its own, compared, and deleted again.
+"""Rehearsals: a random range of the archive is restored into a separate topic, compared, and deleted again.
 
 A rehearsal shows that the archive can be restored, and how fast. It reads whole backup objects that follow each other,
 about as many bytes as configured. An object that is damaged or missing fails the rehearsal, which names it.
@@ -37,7 +37,7 @@ FindConnection = Callable[[str], Connection]
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """What a rehearsal restored and how long it took."""
+    """The restored range of a rehearsal, and its duration."""
 
     restore: str
     stream: str
@@ -47,11 +47,11 @@ class Rehearsed:
     next_offset: int
     messages: int
     size_bytes: int
-    """Of the backup objects."""
+    """The size of the backup objects."""
     restore_seconds: float
     compare_seconds: float
     stream_bytes: int
-    """Of all backup objects of the stream's generation."""
+    """The size of all backup objects of the stream's generation."""
 
     @property
     def recovery_seconds(self) -> float:
@@ -78,9 +78,9 @@ def rehearse(
 ) -> Rehearsed | None:
     """Restore a random range, compare it, delete the topic, and store and return the figures.
 
-    `seed` chooses the range, so that a retry takes the same one, and removes the topic of a rehearsal with this seed
-    that was killed. Returns None if nothing is archived in the format
-    `kafka`. Raises `RestoreStopped`, `ChainBroken` or `CorruptBatch`, which name the object that cannot be restored.
+    `seed` chooses the range, so that a retry chooses the same range, and removes the topic of a rehearsal with this
+    seed that was killed. Returns None if nothing is archived in the format `kafka`. Raises `RestoreStopped`,
+    `ChainBroken` or `CorruptBatch`, which name the object that cannot be restored.
     """
     settings = config.restore.rehearsal
     with Store.of(config.storage, find) as store:
@@ -141,7 +141,7 @@ def _carry_out(config: Config, request: RestoreRequest, choice: _Choice, find: F
 
 
 def _choose(config: Config, store: Store, chosen: random.Random, only: str | None) -> _Choice | None:
-    """Return a random range: of a random stream, its chains weighted alike, from a random object on."""
+    """Return a random range: of a random chain of a random stream, from a random object on."""
     if only is not None:
         config.stream(only)
     names = [only] if only is not None else list(config.streams)

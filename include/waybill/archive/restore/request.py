@@ -1,4 +1,4 @@
-"""What a person asks to restore, and the offsets that this means."""
+"""A person's request for a restore, and its ranges of offsets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOPIC_PLACE = "{topic}"
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """A restore as it is asked for. Topic-partitions and a time together choose what fulfils both."""
+    """The request for a restore. Topic-partitions and a time are combined with AND."""
 
     stream: str
     connection: str
@@ -31,13 +31,15 @@ class RestoreRequest:
     """First and next offset of each topic-partition; None: from the start, to the end. Empty or None: everything."""
     topic_partitions: tuple[TopicPartition, ...] = ()
     until: datetime | None = None
-    """Up to the first message of each topic-partition with this Kafka timestamp or a later one, not included."""
+    """The end of each topic-partition's range: the first message with this Kafka timestamp or a later one, not
+    included."""
     create: bool = False
     """Whether to create a missing topic."""
     replication_factor: int = -1
-    """Of a topic that is created; -1: the brokers' default."""
+    """The replication factor of a topic that is created; -1: the brokers' default."""
     suspend_cleanup: bool = False
-    """Whether the target keeps everything while the restore runs: its own retention and compaction come back after."""
+    """Whether the target keeps everything while the restore runs: its own retention and compaction are set again at the
+    end."""
     registry: str | None = None
     """The Airflow connection of the target's schema registry, whose schema ids are checked."""
 
@@ -56,7 +58,7 @@ class RestoreRequest:
         suspend_cleanup: bool = False,
         registry: str | None = None,
     ) -> Self:
-        """Parse the options of a command line or a form. Raises `RestoreRefused` for those that cannot be used."""
+        """Parse the options of a command line or a form. Raises `RestoreRefused` for invalid options."""
         try:
             chosen = dict(map(parse_offsets, offsets))
             tps = tuple(TopicPartition.parse(text.strip()) for text in topic_partitions)
@@ -89,7 +91,7 @@ class RestoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class SourceRange:
-    """The range of one topic-partition that is to be restored, and the objects that hold it."""
+    """The range of one topic-partition to restore, and the objects that hold it."""
 
     tp: TopicPartition
     first_offset: int
@@ -106,7 +108,7 @@ def find_ranges(store: Store, stream: Stream, request: RestoreRequest) -> list[S
 
     With a time, this reads the archive once, up to that time.
 
-    Raises `RestoreRefused` for a choice outside of the archive, with what it has, and `ChainBroken`.
+    Raises `RestoreRefused` for a choice outside of the archive, with the available ranges, and `ChainBroken`.
     """
     available = _chains(store, stream)
     if not available:
@@ -147,7 +149,7 @@ def _range_of(
 
 
 def _until(store: Store, whole: SourceRange, until_ms: int) -> SourceRange:
-    """Return the part of a range before its first message with the timestamp or a later one."""
+    """Return the part of a range before its first message with a timestamp ≥ `until_ms`."""
     for number, each in enumerate(whole.objects):
         with store.open(each.key) as stream:
             for frame in read_frames(stream, each.key):
@@ -163,7 +165,7 @@ def _until(store: Store, whole: SourceRange, until_ms: int) -> SourceRange:
 
 
 def _first_at(batch: memoryview, key: str, whole: SourceRange, until_ms: int) -> int | None:
-    """Return the offset of a batch's first message of the range at or after a time; None if it has none."""
+    """Return the first offset of a batch, within the range, with a timestamp ≥ `until_ms`; None if there is none."""
     import pyarrow.compute as pc
 
     from waybill.records.batches.decode import decode

@@ -1,8 +1,8 @@
 """The plan of a restore: which offsets of the archive go to which topic-partitions, and the producer that sends them.
 
-The plan is an object that is created if absent, and is never changed. Every process that carries out the restore (a
-retry, a rival, another machine) sends the same messages with the same producer id, so that the target's leaders accept
-each message once (docs/decisions/0026-restore.md).
+The plan is an object that is created if absent, and is never changed. Every process that executes the restore (a retry,
+a rival, another machine) sends the same messages with the same producer id, so that the target's leaders accept each
+message once (docs/decisions/0026-restore.md).
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class RestorePlan:
     reason: str
     at: datetime
     suspended: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
-    """By target topic: the configs that are changed while the restore runs, with the values that come back."""
+    """By target topic: the configs that are changed during the restore, with the values that are set at its end."""
     warnings: tuple[str, ...] = ()
-    """What the preflight warned of, among it how a created topic differs from the archived one."""
+    """The warnings of the preflight, including the differences between a created topic and the archived one."""
 
     @property
     def producer(self) -> Producer:

@@ -1,11 +1,11 @@
-"""Carrying out a restore: record batches from the archive to the target, each message once.
+"""Execute a restore: send record batches from the archive to the target, each message once.
 
 The main path is `restore`: it takes a batch of every topic-partition in turn, rewrites its header (`records.produced`)
-and hands it to the producer (`sources.batch_producer`).
+and passes it to the producer (`batch_producer`).
 
-The target holds the progress. The end of its log says how many messages it has, and the sequence numbers of the batches
-let its leader refuse every message that it has already. So a restore that was killed continues where the target ends,
-and two processes that carry out the same restore do not repeat a message.
+The target holds the progress. The end of its log shows how many messages it has, and by the sequence numbers of the
+batches its leader refuses every message that it already has. So a restore that was killed continues at the target's log
+end, and two processes that execute the same restore do not repeat a message.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ logger = logging.getLogger(__name__)
 _IN_TURN = 8
 """How many topic-partitions are restored at the same time."""
 _CHUNK_BYTES = 128 << 10
-"""About how many bytes are read and stamped before the answers to those in flight are looked at."""
+"""About how many bytes are read and prepared before the answers to batches in flight are checked."""
 _COLLECT_AFTER = 50_000
-"""After how many new objects garbage is collected: after Python's 700 it takes 15 % of the CPU time."""
+"""The number of new Python objects between two garbage collections: with Python's default of 700, collections take 15 %
+of the CPU time."""
 _PART_MESSAGES = 1_000_000
 _PART_SECONDS = 30.0
 _MAX_REPOSITIONS = 20
@@ -52,7 +53,7 @@ _MAX_REPOSITIONS = 20
 
 @dataclass(slots=True)
 class PartitionResult:
-    """What a run did for one topic-partition."""
+    """The results of a run for one topic-partition."""
 
     plan: PartitionPlan
     resumed_at: int | None = None
@@ -64,7 +65,7 @@ class PartitionResult:
     messages: int = 0
     """How many messages this run produced."""
     encoded_batches: int = 0
-    """How many batches could not be sent as the archive has them."""
+    """How many batches had to be encoded again before they were sent."""
     batches: int = 0
     is_complete: bool = False
     error: WaybillError | None = field(default=None)
@@ -78,13 +79,14 @@ def restore(
     should_stop: Callable[[], bool] = lambda: False,
     report: Callable[[PartitionResult], None] = lambda _: None,
 ) -> list[PartitionResult]:
-    """Produce what the target lacks of a plan, and return a result for each topic-partition.
+    """Produce the messages of a plan that the target lacks, and return a result for each topic-partition.
 
-    An error of one topic-partition ends its part, and not that of the others. `should_stop` is asked between batches;
-    then what was sent is awaited, and the results say how far the restore came. `report` is called now and then.
+    An error of one topic-partition does not affect the others. `should_stop` is called between batches; if it returns
+    True, the restore waits for acknowledgements, and the results hold its progress. `report` is called from time to
+    time.
 
-    Raises `KafkaUnavailable`, `StoreUnavailable` or `ConfigError` when nothing can be done at all, and `RestoreStopped`
-    when a topic of the target is not the one that the restore began with.
+    Raises `KafkaUnavailable`, `StoreUnavailable` or `ConfigError` when no topic-partition can be restored, and
+    `RestoreStopped` when a topic of the target is not the one that the restore began with.
     """
     check_target(target, plan)
     with _rare_collections():
@@ -118,7 +120,7 @@ def _restore(
         tp = target.producer.wait_for_room(active.keys())
         partition = active.pop(tp)
         if partition.advance():
-            active[tp] = partition  # at the end of the dict, so that the others have their turn first
+            active[tp] = partition  # move it to the end of the dict, so that the others have their turn first
         report(partition.result)
     for partition in active.values():
         partition.stop()
@@ -156,7 +158,7 @@ class _Partition:
             return False
 
     def stop(self) -> None:
-        """Wait for what was sent, and record it in the offset map."""
+        """Wait for acknowledgements, and record the messages in the offset map."""
         try:
             if self._batches is not None:
                 self._flush()
@@ -189,7 +191,7 @@ class _Partition:
         return False
 
     def _begin(self) -> None:
-        """Find out where the target ends, and read the archive from there on."""
+        """Read the end of the target's log, and open the archive at the corresponding offset."""
         plan, source = self.plan, self.plan.source
         self._target.producer.begin(plan.target)
         end = read_progress(self._target, self._restore, plan)
@@ -207,7 +209,7 @@ class _Partition:
         self._skip_to(end)
 
     def _skip_to(self, end: int) -> None:
-        """Read the batches that the target has already."""
+        """Skip the batches that the target already has."""
         while self._place.target_offset < end:
             batch = next(self._batches or iter(()), None)
             if batch is None:
@@ -252,7 +254,7 @@ class _Partition:
                 if size >= _CHUNK_BYTES:
                     return True
         finally:
-            if data:  # also before an error of the archive: what was read up to there is sound
+            if data:  # also before an error of the archive: the batches read until then are sound
                 self._target.producer.send(self.plan.target, Batches(first, data))
                 failpoints.reach("restore.sent")
         return False
@@ -262,7 +264,7 @@ class _Partition:
         return self._map.messages >= _PART_MESSAGES or time.monotonic() - self._part_begun >= _PART_SECONDS
 
     def _flush(self) -> None:
-        """Wait until the target has everything that was sent, then write a part of the offset map."""
+        """Wait until the target has acknowledged all messages, then write a part of the offset map."""
         assert self._map is not None
         self._target.producer.check(self.plan.target, flush=True)
         self.result.target_end, self.result.next_offset = self._place.target_offset, self._place.offset
@@ -293,7 +295,7 @@ class _Partition:
 
     def _fail(self, error: WaybillError) -> None:
         if isinstance(error, CorruptBatch | IngestStopped | StoreUnavailable) and self._batches is not None:
-            self.stop()  # an error of the archive: what was sent before it is sound
+            self.stop()  # an error of the archive: the messages sent before it are sound
         self._target.producer.forget(self.plan.target)
         self._close()
         self.result.error = error

@@ -38,12 +38,12 @@ FindConnection = Callable[[str], Connection]
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a restore would do, and what speaks against it."""
+    """The ranges that a restore would produce, and its problems."""
 
     ranges: tuple[SourceRange, ...]
     problems: tuple[RestoreProblem, ...]
     creations: Mapping[str, Creation] = field(default_factory=dict)
-    """By target topic: how those that are missing will be created."""
+    """By target topic: how missing topics will be created."""
 
     @property
     def is_possible(self) -> bool:
@@ -52,7 +52,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class RestoreStatus:
-    """How far a restore is."""
+    """The progress of a restore."""
 
     plan: RestorePlan
     target_ends: Mapping[TopicPartition, int]
@@ -68,7 +68,7 @@ class RestoreStatus:
 def preview_restore(config: Config, request: RestoreRequest, find: FindConnection = find_connection) -> Preview:
     """Return the ranges of a request, and the problems that the preflight finds. Nothing is changed.
 
-    Raises `RestoreRefused` when the archive does not have what is asked for.
+    Raises `RestoreRefused` when the archive does not have the requested offsets.
     """
     with Store.of(config.storage, find) as store, _open_target(request.connection, find) as target:
         return _preview(config, store, target, request, find)
@@ -99,7 +99,7 @@ def begin_restore(
     restore_id: str | None = None,
     find: FindConnection = find_connection,
 ) -> RestorePlan:
-    """Check a request, create missing topics if it says so, and store its plan. Nothing is produced yet.
+    """Check a request, create missing topics if requested, and store its plan. No message is produced yet.
 
     `restore_id`: the id to use; the plan of that id is returned if it exists, so that a retry finds it.
 
@@ -201,7 +201,7 @@ def run_restore(
     report: Callable[[PartitionResult], None] = lambda _: None,
     find: FindConnection = find_connection,
 ) -> list[PartitionResult]:
-    """Produce what the target lacks, and give the target its own configs back when everything is there.
+    """Produce the messages that the target lacks, and then set the target's own configs again.
 
     A restore that was interrupted continues. Raises the errors of `restore.run.restore`, and `RestoreRefused` if there
     is no such restore.
@@ -228,8 +228,8 @@ def run_restore(
 def _has_lost(store: Store, target: TargetCluster, plan: RestorePlan) -> bool:
     """Return whether a topic-partition of a complete restore has fewer messages than were restored.
 
-    An unclean leader election does that. What is produced again must find the target's configs as it did before: with
-    LogAppendTime it would get other timestamps.
+    An unclean leader election can cause this. Messages that are produced again need the same configs as before: with
+    LogAppendTime, they would get other timestamps.
     """
     check_target(target, plan)
     ends = target.log.offsets([each.target for each in plan.partitions])
@@ -243,9 +243,9 @@ def _record_completion(store: Store, plan: RestorePlan) -> None:
 
 
 def compare_restore(config: Config, restore_id: str, find: FindConnection = find_connection) -> dict[str, Any]:
-    """Compare everything that was restored with the archive, store the report, and return it.
+    """Compare all restored messages with the archive, store the report, and return it.
 
-    The report's `sound` says whether nothing differs; `not_checked` lists what was not compared.
+    In the report, `sound` is true if there is no difference; `not_checked` lists the properties that were not compared.
     """
     with Store.of(config.storage, find) as store:
         plan = find_plan(store, restore_id)
@@ -288,7 +288,7 @@ def move_groups(
 
 
 def read_status(store: Store, plan: RestorePlan, find: FindConnection = find_connection) -> RestoreStatus:
-    """Return how far a restore is. The target of one that is complete is not asked: it may be gone."""
+    """Return the progress of a restore. If it is complete, the target gets no request, since it may no longer exist."""
     if store.exists(restore_event_key(store.prefix, plan.id, _COMPLETE)):
         return RestoreStatus(plan, {}, is_complete=True)
     with _open_target(plan.connection, find) as target:

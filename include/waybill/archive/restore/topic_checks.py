@@ -1,4 +1,4 @@
-"""Checks of a target topic's configs against what is to be restored: which of them would refuse or delete a message."""
+"""Check a target topic's configs: find those that would refuse or delete a message of the restore."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from waybill.records.batches.framing import Codec
 from waybill.services.kafka.target import TargetTopic
 
 _SOON_MS = 3_600_000
-"""Messages that the target would delete or refuse within this time are refused, too: the restore itself takes time."""
+"""Messages that the target would delete or refuse within this time are refused too, since the restore itself takes
+time."""
 _MANY_SEGMENTS = 1_000
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 
@@ -22,7 +23,7 @@ _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.ma
 def check_topic(
     topic: TargetTopic, figures: BatchFigures, ranges: Sequence[SourceRange], now: datetime
 ) -> Iterator[RestoreProblem]:
-    """Yield the problems of a topic's configs, but for those that delete messages (`check_retention`)."""
+    """Yield the problems of a topic's configs, except those that delete messages (`check_retention`)."""
     if topic.config.get(TIMESTAMP_TYPE) == APPEND_TIME:
         yield RestoreProblem(
             f"topic {topic.name!r} has {TIMESTAMP_TYPE}={APPEND_TIME}, which replaces the archived timestamps",
@@ -106,7 +107,7 @@ def _in_sync(topic: TargetTopic) -> Iterator[RestoreProblem]:
     wanted = _number(topic, "min.insync.replicas")
     if wanted is None or topic.in_sync is None or topic.replicas is None:
         return
-    # Brokers of today count a topic with fewer replicas than min.insync.replicas as if it asked for all of them.
+    # If a topic has fewer replicas than min.insync.replicas, current brokers require all of its replicas.
     if topic.in_sync < min(wanted, topic.replicas):
         yield RestoreProblem(
             f"topic {topic.name!r} has min.insync.replicas={wanted}, and one of its partitions has {topic.in_sync} "
@@ -160,7 +161,7 @@ def _number(topic: TargetTopic, key: str) -> int | None:
 
 
 def _duration(milliseconds: int) -> str:
-    """Return a time as `90s` or `2h`. It may be beyond what `timedelta` holds: that of a wrong unit is."""
+    """Return a time as `90s` or `2h`. It may be too large for `timedelta`, for example if the unit is wrong."""
     try:
         return format_duration(timedelta(seconds=milliseconds // 1000))
     except OverflowError:

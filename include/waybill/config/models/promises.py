@@ -40,7 +40,7 @@ class PromiseSeverity(StrEnum):
     """How loud the alert about a broken promise is; `off`: it is not watched."""
 
     CRITICAL = "critical"
-    """It is sent at any time."""
+    """Sent at once, also in quiet hours."""
     WARNING = "warning"
     """It waits for the end of the quiet hours."""
     OFF = "off"

@@ -85,7 +85,7 @@ def key_index_run_key(index: str, bucket: int, first_sequence: int, last_sequenc
     Raises `ValueError` if a sequence number, the bucket or the token is out of range.
     """
     if bucket < 0:
-        raise ValueError(f"{bucket} is no bucket")
+        raise ValueError(f"{bucket} is not a bucket: it must be 0 or more")
     return f"{index}runs/{bucket}/{padded(first_sequence)}-{padded(last_sequence)}-{check_token(token)}.parquet"
 
 

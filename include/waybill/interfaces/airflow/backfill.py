@@ -1,7 +1,7 @@
 """The code of the DAGs `backfill` and `backfill_undo`: Python tasks, and the operator that builds on Spark.
 
-Undoing is a DAG of its own, since Airflow grants rights by DAG: who may trigger `backfill` need not be one who may
-take published rows back.
+Undoing is a separate DAG, since Airflow grants rights by DAG: not every person with the right to trigger `backfill`
+should be able to remove published rows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from waybill.tables.spark.job import local_slots
 logger = logging.getLogger(__name__)
 
 _SLOTS_OF_A_CLUSTER = 4
-"""Only the Spark job knows how many tasks a cluster runs side by side. Little input is cut into so many, of at least
-32 MiB."""
+"""The assumed number of parallel tasks, since only the Spark job knows it. Small input is cut into this number of
+tasks, of at least 32 MiB."""
 
 
 def act_from_form(config: Config, form: Mapping[str, Any], by: str | None, run_id: str) -> str | None:
-    """Do what the form asks for, or request what it asks to build; return the backfill's id, None for a dry run.
+    """Execute the action of the form, or store the request for a build. Return the backfill's id; None for a dry run.
 
-    A retry of the task finds what its first try did. Raises `AirflowFailException` for what cannot be granted.
+    A retry of the task finds the result of its first try. Raises `AirflowFailException` if the action is refused.
     """
     from waybill.base.errors import BackfillRefused, ConfigError
 
@@ -43,7 +43,7 @@ def act_from_form(config: Config, form: Mapping[str, Any], by: str | None, run_i
 def undo_from_form(config: Config, form: Mapping[str, Any], by: str | None) -> str:
     """Restore the rows that a promotion replaced; return the backfill's id.
 
-    A retry of the task finds what its first try did. Raises `AirflowFailException` for what cannot be granted.
+    A retry of the task finds the result of its first try. Raises `AirflowFailException` if the action is refused.
     """
     from waybill.base.errors import BackfillRefused, ConfigError
     from waybill.tables.backfill.kinds import change_backfill
@@ -117,7 +117,7 @@ def _act(config: Config, form: Mapping[str, Any], decision: Decision, run_id: st
 
 
 def _slots(config: Config) -> int:
-    """Return how many tasks of the job can run side by side, as far as the Spark connection shows it."""
+    """Return how many tasks of the job can run in parallel, if the Spark connection shows it."""
     from airflow.sdk import BaseHook
 
     master = BaseHook.get_connection(config.spark.connection).host or ""

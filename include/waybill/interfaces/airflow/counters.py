@@ -1,10 +1,10 @@
-"""Counters of what tasks do, through Airflow's own metrics (StatsD or OpenTelemetry): `waybill.…`, tagged by stream.
+"""Counters of tasks, sent through Airflow's own metrics (StatsD or OpenTelemetry): `waybill.…`, tagged by stream.
 
-The names are all here. Where Airflow's metrics are off, which is the default, nothing is sent; Airflow has imported its
-module in each task anyway. Tags are streams, so the config bounds the series. Plain StatsD has no tags: Airflow leaves
-them out there.
+All names are in this module. If Airflow's metrics are off, which is the default, no counter is sent; Airflow imports
+the metrics module in each task anyway. Tags are streams, so the config bounds the series. Plain StatsD has no tags, so
+Airflow leaves them out.
 
-A count that a killed task had not sent is lost, so for exact totals take the figures of the watch (`waybill metrics`).
+A count that a killed task had not sent is lost, so use the figures of the watch for exact totals (`waybill metrics`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Counter(StrEnum):
-    """What is counted."""
+    """The counters."""
 
     MESSAGES = "waybill.ingest.messages"
     """Archived messages."""
@@ -41,11 +41,11 @@ class Counter(StrEnum):
     SWEPT_ROWS = "waybill.dedup.rows"
     """Rows that sweeps compared."""
     DUPLICATES = "waybill.dedup.duplicates"
-    """Rows of them that were sent before."""
+    """Compared rows that were duplicates."""
 
 
 def count_lane(report: LaneReport) -> None:
-    """Count what a lane did."""
+    """Count the results of a lane."""
     for stream in report.streams:
         objects = [each for partition in stream.partitions for each in partition.objects]
         adopted = sum(each.adopted for each in objects)
@@ -63,12 +63,12 @@ def count_lane(report: LaneReport) -> None:
 
 
 def count_result(job: Stage, stream: str, counts: Mapping[str, int]) -> None:
-    """Count what a Spark application did for a stream. `counts`: by the last part of the counters' names."""
+    """Count the results of a Spark application for a stream. `counts`: by the last part of the counters' names."""
     count(stream, {f"waybill.{job}.{name}": number for name, number in counts.items()})
 
 
 def count(stream: str, counts: Mapping[str, int]) -> None:
-    """Add to the counters of a stream. Zeros are left out, as are names that are none of a `Counter`."""
+    """Add to the counters of a stream. Zeros, and names that are not in `Counter`, are left out."""
     from airflow.sdk.observability import stats
 
     for counter, number in _known(counts):

@@ -1,6 +1,6 @@
-"""What the DAG files pass to Airflow's `dag`: ids, pools, retries, timeouts, tags.
+"""The arguments that the DAG files pass to Airflow's `dag`: ids, pools, retries, timeouts, tags.
 
-Every task and every run has a timeout, so nothing hangs for ever. The file of the ingest DAGs imports this every
+Every task and every run has a timeout, so no task hangs for ever. The file of the ingest DAGs imports this every
 minute, in each task, so it imports no operator.
 """
 
@@ -17,12 +17,12 @@ from waybill.config.names import Stage
 _DEFAULT_POOL = "default_pool"
 
 _SHORT_TASK = timedelta(minutes=30)
-"""The execution timeout of tasks without one of their own: they plan, read results, report, or store a decision."""
+"""The execution timeout of short tasks, which plan, read results, report, or store a decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a task of a DAG is retried, and after which pause."""
+    """How many times a task of a DAG is retried, and after which pause."""
 
     retries: int = 0
     retry_delay: timedelta = timedelta()
@@ -44,7 +44,7 @@ def group_arguments(
 def stream_arguments(
     stage: Stage, stream: str, section: GroupedSection, longest: timedelta, retries: Retries = _NO_RETRIES
 ) -> dict[str, Any]:
-    """Return arguments of the own DAG of a stream, whose section for the stage is `section`."""
+    """Return arguments of a stream's own DAG. `section`: the stream's config section for the stage."""
     pool = section.pool or _DEFAULT_POOL
     dag_id = section.dag_id(stage, stream)
     arguments = dag_arguments(dag_id, str(stage), stream, longest=longest, retries=retries, pool=pool)

@@ -1,8 +1,8 @@
-"""Airflow's own deadline alerts of DAG runs: a run that has not ended in time is told by email and on Slack.
+"""Airflow's own deadline alerts: an email and a Slack message about each DAG run that has not ended in time.
 
 Airflow's scheduler notices it, and its triggerer runs `tell_of_missed_deadline`. The message goes through the notifiers
-of the SMTP and Slack providers, which read the same connections as the watch. docs/production-airflow.md has the limits
-of these alerts; the watch does not have them.
+of the SMTP and Slack providers, which read the same connections as the watch. docs/production-airflow.md describes the
+limits of these alerts, which the alerts of the watch do not have.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _TIMEOUT_SECONDS = 20
 
 
 def deadline_arguments(config: Config, deadline: timedelta | None) -> dict[str, Any]:
-    """Return arguments of a DAG whose runs must have ended so long after they were queued; {} without a deadline.
+    """Return arguments of a DAG whose runs must end within a time after they were queued; {} without a deadline.
 
-    The time counts from the queue and not from the logical date, which a run by hand does not have.
+    The time counts from the queueing and not from the logical date, which a run triggered by hand does not have.
     """
     channels = _channels(config)
     if deadline is None or not channels:
@@ -39,7 +39,7 @@ def deadline_arguments(config: Config, deadline: timedelta | None) -> dict[str, 
     from airflow.sdk.definitions.callback import AsyncCallback
     from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-    # What the callback needs is stored with the DAG: the triggerer need not have the config.
+    # The callback's arguments are stored with the DAG, since the triggerer may not have the config.
     arguments = {
         "channels": channels,
         "limit": rough_duration(deadline.total_seconds()),
@@ -117,7 +117,7 @@ async def _notifier(channel: Mapping[str, Any], subject: str, facts: Mapping[str
             subject=subject,
             html_content=_html(subject, facts),
         )
-        # The thread that sends cannot ask Airflow for it.
+        # The sending thread cannot request the connection from Airflow.
         vars(email.hook)["get_connection"] = lambda _: connection
         return email
     from airflow.providers.slack.notifications.slack import SlackNotifier

@@ -1,4 +1,4 @@
-"""What a person decided by triggering a DAG run, for the log of decisions."""
+"""Log the decision of a person who triggered a DAG run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from waybill.interfaces.operations.declaration import Operation
 
 
 def log_decision(config: Config, operation: Operation, decision: Decision, form: Mapping[str, Any]) -> None:
-    """Log that the DAG run of this task does an operation. Without a task, there is no run, and nothing to log."""
+    """Log that the DAG run of this task executes an operation. Outside of a task, do nothing."""
     from airflow.configuration import conf
     from airflow.sdk import get_current_context
 

@@ -1,4 +1,4 @@
-"""The forms of DAGs that people trigger, made of the declarations of their operations."""
+"""The forms of DAGs that people trigger, built from the declarations of the operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def form_param(parameter: Parameter, streams: list[str]) -> Param:
     kind = _TYPES.get(parameter.kind, "string")
     schema["type"] = kind if parameter.is_required or parameter.kind is Kind.FLAG else ["null", kind]
     if parameter.name == "accept_failed_checks" and kind == "string":
-        schema["type"].append("boolean")  # what the form of `backfill` takes under this name
+        schema["type"].append("boolean")  # the type that the form of `backfill` accepts under this name
     if parameter.description:
         schema["description"] = parameter.description
     if parameter.kind in (Kind.FLAG, Kind.TEXTS):
@@ -34,7 +34,7 @@ def form_param(parameter: Parameter, streams: list[str]) -> Param:
 
 
 def _constraints(parameter: Parameter, streams: list[str]) -> dict[str, Any]:
-    """Return what JSON Schema checks of a value, besides its type."""
+    """Return the constraints of JSON Schema on a value, besides its type."""
     match parameter.kind:
         case Kind.STREAM:
             return {"enum": streams if parameter.is_required else [None, *streams]}

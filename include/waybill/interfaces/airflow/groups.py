@@ -1,9 +1,9 @@
-"""What the DAGs of groups share: their assets, and the tasks that show the result of each stream.
+"""Shared by the DAGs of groups: their assets, and the tasks that show the result of each stream.
 
-    partition (Spark) → results → stream (one mapped task for each stream that did something or failed)
+    partition (Spark) → results → stream (one mapped task for each stream with results or an error)
 
 The Spark job writes the results to S3 (`waybill.tables.spark.group_results`). `results` reads them. A task `stream`
-fails if its stream failed or has an alert. Each committed table has its asset event, whatever its stream's task.
+fails if its stream failed or has an alert. Each committed table gets its asset event, also if its stream's task fails.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def group_asset(group: str) -> Asset:
 
 
 def partition_assets(config: Config, streams: Sequence[str]) -> list[Asset]:
-    """Return the assets that partition runs of these streams update: of groups, and of tables with a DAG of their own.
+    """Return the assets that partition runs of these streams update: of groups, and of tables with a separate DAG.
 
     Each once, in the order of the streams.
     """
@@ -55,11 +55,11 @@ def partition_assets(config: Config, streams: Sequence[str]) -> list[Asset]:
 
 def add_result_tasks(job: Stage, group: str, submit: SubmitGroup) -> None:
     """Add the tasks `results` and `stream` after the task that submits the job."""
-    # Events of an alias are only for the assets that a task names, so a table without a commit has none.
+    # An asset alias creates events only for the assets that a task names, so a table without a commit gets no event.
     updates = AssetAlias(f"{group_dag_id(job, group)}_updates", group="waybill")
     outlets = [updates] if job is Stage.PARTITION else []
 
-    # Also after a failed application: it has done its work for some streams.
+    # Run also after a failed application, which may have processed some streams.
     @task(trigger_rule="all_done", outlets=outlets)
     def results() -> list[dict[str, Any]]:
         from airflow.sdk import get_current_context
@@ -72,7 +72,7 @@ def add_result_tasks(job: Stage, group: str, submit: SubmitGroup) -> None:
             context["outlet_events"][updates].add(asset)
         return report.tasks
 
-    # It only reports, so a retry would report the same: it fails, and alerts, once and at once.
+    # The task only reports, so a retry would report the same: it has no retries, so that the alert is immediate.
     @task(retries=0, map_index_template="{{ stream_name }}", outlets=outlets)
     def stream(result: dict[str, Any]) -> None:
         from airflow.sdk import get_current_context
@@ -93,7 +93,7 @@ def add_result_tasks(job: Stage, group: str, submit: SubmitGroup) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """What follows from the results of a group's application."""
+    """The report about the results of a group's application."""
 
     tasks: list[dict[str, Any]]
     """The argument of each task `stream`: a result as a JSON object, and the asset that the task updates."""
@@ -102,7 +102,7 @@ class GroupReport:
 
 
 def read_group_report(config: Config, job: Stage, group: str, run: str) -> GroupReport:
-    """Return what follows from the results of a DAG run, and log a summary.
+    """Return the report about the results of a DAG run, and log a summary.
 
     Raises `AirflowFailException` if the application has written no results, `DocumentDamaged`, or the retriable
     `StoreUnavailable`.
@@ -129,8 +129,9 @@ def _report(config: Config, job: Stage, group: str, results: GroupResults) -> Gr
     if job is Stage.PARTITION:
         committed = [each.stream for each in results.streams.values() if each.committed]
         assets = {name: table_asset(config, config.stream(name)) for name in committed if name in config.streams}
-    # A task that fails updates nothing, so `results` does it. The other tasks do it themselves: Airflow writes all
-    # events of a task in one transaction, and hundreds of them would take longer than a task waits for the answer.
+    # A failing task updates no asset, so `results` updates it. The other tasks update their own assets: Airflow writes
+    # all events of a task in one transaction, and hundreds of events would take longer than a task waits for the
+    # answer.
     by_task = {each.stream: assets[each.stream] for each in shown if each.is_sound and each.stream in assets}
     tasks = []
     for each in shown:
@@ -142,7 +143,7 @@ def _report(config: Config, job: Stage, group: str, results: GroupResults) -> Gr
 
 
 def _shown(results: GroupResults) -> list[StreamResult]:
-    """Return the results that have a task: those of streams that failed, then those that did something."""
+    """Return the results that get a task: failed streams first, then streams with new rows."""
     from waybill.tables.spark.group_results import StreamOutcome, StreamResult
 
     shown = [each for each in results.streams.values() if not each.is_sound]

@@ -1,14 +1,14 @@
-"""An ASGI app that Airflow's API server mounts, and that is made at its first request.
+"""An ASGI app that Airflow's API server mounts, and that is created at its first request.
 
-Airflow loads plugins in every process, so this module imports nothing that a task does not have anyway. Anybody may
-send the first request, since no app means no authentication. Therefore
+Airflow loads plugins in every process, so this module imports only modules that every task imports anyway. The first
+request is not authenticated, since the app does authentication, and there is no app yet. Therefore
 
-- one request makes the app, and those that come meanwhile wait without a thread: Airflow's own routes need the threads;
-- after a failure, no request tries again for `RETRY_SECONDS`: a server that does not answer holds one thread for its
-  timeout, and no second one at the same time;
+- one request creates the app, and others wait without a thread, since Airflow's own routes need the threads;
+- after a failure, no request tries again for `RETRY_SECONDS`: a server that does not answer blocks one thread for its
+  timeout, and never a second one at the same time;
 - the answer to a failure is a fixed text. The reason, which may name addresses and lines of the config, is logged.
 
-It also refuses what no app can read: a query that is not ASCII.
+It also refuses requests with a query that is not ASCII, which no app can read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 10.0
-"""So long after the app could not be made, no request tries again."""
+"""For this time after a failure to create the app, no request tries again."""
 
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -31,7 +31,7 @@ _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class NotConfigured(Exception):
-    """The config switches the app off: the answer is 404 with this text, which names nothing of this installation."""
+    """The config disables the app: the answer is 404 with this text, which reveals nothing about this installation."""
 
 
 class LazyApp:
@@ -59,7 +59,7 @@ class LazyApp:
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
         if not scope.get("query_string", b"").isascii():
-            # Servers pass a query on as it came, and Starlette's `request.url` fails at one that is not UTF-8.
+            # Servers pass a query on unchanged, and Starlette's `request.url` fails if it is not UTF-8.
             await _send_json(
                 send, 400, self._body_of("the query of the address has bytes that must be percent-encoded")
             )

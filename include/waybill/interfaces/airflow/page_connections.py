@@ -1,7 +1,8 @@
-"""The connections of the pages: from Airflow's secrets backends into the environment of the API server, and renewed.
+"""Copy the pages' connections from Airflow's secrets backends to the environment of the API server, and renew them.
 
-Waybill's library reads connections from the environment. A task has a process of its own and reads them once; the API
-server runs for weeks, and credentials are rotated meanwhile. Variables that the environment had before are left alone.
+Waybill's library reads connections from the environment. A task is a separate process and reads them once; the API
+server runs for weeks, and credentials are rotated in the meantime. Variables that the environment had before are not
+changed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def page_connection_ids(config: Config) -> list[str]:
 
 
 class PageConnections:
-    """Keeps the variables of connections as Airflow has them. One thread at a time may use it."""
+    """Keeps the variables of connections equal to Airflow's connections. Not thread-safe."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class PageConnections:
         environment: MutableMapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`find` returns a connection as the text of its variable, None if Airflow has none of that id."""
+        """`find` returns a connection as the text of its variable, None if Airflow has no connection with that id."""
         self._ids = [each for each in ids if connection_variable(each) not in environment]
         self._find = find or _find_in_airflow
         self._environment = environment
@@ -43,16 +44,16 @@ class PageConnections:
         self._renewed: float | None = None
 
     def renew(self, *, at_once: bool = False) -> bool:
-        """Read the connections again, once a minute or at once. Return whether one of them is another than before.
+        """Read the connections again, once a minute or at once. Return whether any of them has changed.
 
-        One that Airflow no longer has is removed: what needs it names it. While Airflow's database does not answer, the
-        connections stay as they are.
+        A connection that was removed from Airflow is removed here too: the code that needs it names it in an error.
+        While Airflow's database does not answer, the connections stay as they are.
         """
         now = self._clock()
         if not at_once and self._renewed is not None and now - self._renewed < _EVERY_SECONDS:
             return False
         self._renewed = now
-        return sum(map(self._renew, self._ids)) > 0  # all of them, not up to the first that changed
+        return sum(map(self._renew, self._ids)) > 0  # update all of them: do not stop at the first change
 
     def _renew(self, conn_id: str) -> bool:
         variable = connection_variable(conn_id)
@@ -70,9 +71,9 @@ class PageConnections:
 
 
 def _find_in_airflow(conn_id: str) -> str | None:
-    """Return a connection of Airflow's secrets backends but the environment, which holds what was found before.
+    """Return a connection from Airflow's secrets backends. The environment is left out, since it holds earlier results.
 
-    Raises what a backend raises that does not answer.
+    Raises the error of a backend that does not answer.
     """
     from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
 

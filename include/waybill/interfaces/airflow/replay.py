@@ -22,13 +22,14 @@ from waybill.config.models import Config
 logger = logging.getLogger(__name__)
 
 SERVE_SECONDS = 240
-"""How long a task serves requests. Short tasks let Airflow's other work in, and follow each other each minute."""
+"""How long a task serves requests. Short tasks leave slots to Airflow's other tasks, and a new one starts each
+minute."""
 
 
 def create_from_form(config: Config, params: Mapping[str, Any], by: str | None, run_id: str) -> str:
     """Create the request of the form, and return its id. A retry of the same DAG run finds its request again.
 
-    Raises `AirflowFailException` for what a retry cannot mend.
+    Raises `AirflowFailException` for errors that a retry cannot solve.
     """
     from waybill.replay.requests.database import Database
     from waybill.replay.requests.queue import Queue
@@ -59,7 +60,7 @@ def create_from_form(config: Config, params: Mapping[str, Any], by: str | None, 
 
 
 def count_workers(config: Config) -> int:
-    """Return how many workers have something to do now, at most `replay.workers`."""
+    """Return how many workers have requests to serve, at most `replay.workers`."""
     from waybill.replay.requests.request import replay_of
     from waybill.replay.requests.worker import count_open
 
@@ -67,9 +68,9 @@ def count_workers(config: Config) -> int:
 
 
 def serve_requests(config: Config, number: int) -> dict[str, int]:
-    """Serve requests for some minutes, and return the figures. SIGTERM ends it, and the claim is given back.
+    """Serve requests for some minutes, and return the figures. SIGTERM ends the work, and the claim is given back.
 
-    Raises `AirflowFailException` at the end for requests that a person must look at: the others were served.
+    Raises `AirflowFailException` at the end for requests that need a person; the others are served first.
     """
     from waybill.replay.requests.worker import serve
 
@@ -84,13 +85,13 @@ def serve_requests(config: Config, number: int) -> dict[str, int]:
         served.delivered,
     )
     if served.problems:
-        # A retry would do the same, and hold up the next run.
+        # A retry would have the same result, and delay the next run.
         raise AirflowFailException("; ".join(served.problems))
     return {"completed": served.completed, "failed": served.failed, "delivered": served.delivered}
 
 
 def index_streams(config: Config) -> dict[str, Any]:
-    """Extend the replay index of all streams, and remove old requests. Raises the first error after that."""
+    """Extend the replay index of all streams, and remove old requests. Raises the first error at the end."""
     from waybill.replay.requests.index.job import index_all
 
     with _stopping() as stop:

@@ -1,8 +1,8 @@
 """The HTTP API of replay requests inside Airflow's API server, with Airflow's users.
 
-The app is made at its first request (`orchestration.lazy_app`), from the config and the connections of that moment. A
-config that has no section `replay` makes the API answer 404; one that is wrong, or a database that does not answer,
-503. The reason is in the log of the API server, which is not disturbed.
+The app is created at its first request (`lazy_app`), from the config and the connections of that moment. If the config
+has no section `replay`, the API answers 404; if the config is invalid, or the database does not answer, 503. The reason
+is in the log of the API server, which goes on working.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SERVE_DAG, REQUEST_DAG = "replay", "replay_request"
 
 
 class ReplayApi(LazyApp):
-    """The API, which is made at the first request."""
+    """The API, which is created at the first request."""
 
     def __init__(self, create: Callable[[Any], Any] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__("the app of the replay API", create or _create, _body, clock)
@@ -42,7 +42,10 @@ def _create(_airflow: Any) -> Any:
 
 
 def _authenticate() -> Callable[..., Any]:
-    """Return the dependency: who may trigger `replay_request` may request, who may edit `replay` sees all."""
+    """Return the FastAPI dependency: a request needs the right to trigger `replay_request`.
+
+    The right to edit `replay` shows all.
+    """
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
     from airflow.api_fastapi.core_api.security import get_user
@@ -63,7 +66,7 @@ def _authenticate() -> Callable[..., Any]:
 
 
 def sees_all_replays(user: Any) -> bool:
-    """Return whether a user of Airflow sees the replay requests of others: who may edit the DAG `replay`."""
+    """Return whether an Airflow user sees the replay requests of others: the right to edit the DAG `replay` decides."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
 

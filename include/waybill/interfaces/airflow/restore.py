@@ -22,9 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 def restore_from_form(config: Config, params: Mapping[str, Any], by: str | None, run_id: str, at: datetime) -> str:
-    """Do what the form says, and return the restore's id. Skips the following tasks after a dry run.
+    """Execute the action of the form, and return the restore's id. Skips the following tasks after a dry run.
 
-    A retry of the same DAG run finds its restore again. Raises `AirflowFailException` for what a retry cannot mend.
+    A retry of the same DAG run finds its restore again. Raises `AirflowFailException` for errors that a retry cannot
+    solve.
     """
     from waybill.archive.restore import RestoreRequest, begin_restore, preview_restore
 
@@ -72,7 +73,7 @@ def restore_from_form(config: Config, params: Mapping[str, Any], by: str | None,
 
 
 def _run(config: Config, restore: str) -> None:
-    """Carry out a restore. SIGTERM (a cleared task, a timeout) ends it after what was sent is acknowledged."""
+    """Execute a restore. SIGTERM (a cleared task, a timeout) ends it after all sent messages are acknowledged."""
     from waybill.archive.restore import run_restore
 
     stop = threading.Event()

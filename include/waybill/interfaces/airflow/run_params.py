@@ -1,4 +1,4 @@
-"""Parameters of DAG runs: the form's choice of streams, and the checks of what a run was given.
+"""Parameters of DAG runs: the form's choice of streams, and the checks of a run's parameters.
 
 The file of the ingest DAGs imports this every minute, in each task, so it imports no operator.
 """
@@ -28,7 +28,7 @@ def streams_param(streams: Sequence[str]) -> Param:
 def check_params(context: Mapping[str, Any]) -> None:
     """Raise `AirflowFailException` for a parameter that the DAG does not have; for a task's `pre_execute`.
 
-    A run that is triggered without the form may have any parameters: one that is misspelt would be ignored.
+    A run that is triggered without the form can have any parameters: a misspelt one would be ignored.
     """
     from airflow.sdk.exceptions import AirflowFailException
 
@@ -39,7 +39,7 @@ def check_params(context: Mapping[str, Any]) -> None:
 
 
 def check_sweep_range(context: Mapping[str, Any]) -> None:
-    """Check the parameters of a run of a dedup DAG, as far as they concern each other; for a task's `pre_execute`.
+    """Check the combination of parameters of a dedup DAG's run; for a task's `pre_execute`.
 
     The form checks each parameter alone (JSON Schema). In a group, `since`, `until` and `rebuild_index` are for one
     stream. Raises `AirflowFailException`, since a retry would not help.

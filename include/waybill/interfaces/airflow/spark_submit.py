@@ -30,8 +30,7 @@ def table_asset(config: Config, stream: Stream) -> Asset:
     """Return the asset of a stream's table. A partition run updates it, and sweeps wait for it."""
     table = stream.table
     path = table.replace(".", "/")
-    # Airflow looks up the scheme in all providers, which loads boto3 among others; schemes that begin with x- it does
-    # not look up.
+    # Airflow looks up a scheme in all providers, which loads boto3 and others, except for schemes that begin with x-.
     return Asset(name=table, uri=f"x-iceberg://{config.catalog.connection}/{path}", group="waybill")
 
 
@@ -43,7 +42,10 @@ class WaybillSparkSubmit(SparkSubmitOperator):
     """
 
     def __init__(self, *, job: str, label: str, config: Config, arguments: Sequence[str], **kwargs: Any) -> None:
-        """`label`: what the application is for. `arguments`: templates; one that renders to '' is left out."""
+        """`label`: the subject of the application.
+
+        `arguments`: templates; an argument that renders to '' is left out.
+        """
         super().__init__(
             application=str(JOBS / f"{job}.py"),
             application_args=list(arguments),
@@ -57,8 +59,8 @@ class WaybillSparkSubmit(SparkSubmitOperator):
     def execute(self, context: Any) -> None:
         arguments = [argument for argument in self.application_args or () if argument]
         self.application_args = [*arguments, *self.further_arguments(context)]
-        # Through the environment of spark-submit, not through `env_vars`: on a cluster Airflow puts these on a command
-        # line, secrets included, and logs the command line.
+        # Pass them in the environment of spark-submit, not in `env_vars`: on a cluster Airflow puts these on a command
+        # line, with the secrets, and logs the command line.
         export_connections(self._config)
         for change in _ENVIRONMENT_CHANGES.get(self._job, ()):
             os.environ.update(change(os.environ))
@@ -88,8 +90,8 @@ class SubmitStream(WaybillSparkSubmit):
 class SubmitGroup(WaybillSparkSubmit):
     """Submits a job for the streams of a group, or for those that the form selects.
 
-    The job writes the result of each stream to S3. It fails, and so does this task, if another try may do more; that
-    try leaves out what this one has done.
+    The job writes the result of each stream to S3. The job, and this task, fail if another try may succeed; that try
+    leaves out the streams that are done.
     """
 
     def __init__(self, *, job: str, group: str, config: Config, arguments: Sequence[str] = (), **kwargs: Any) -> None:
@@ -101,9 +103,9 @@ class SubmitGroup(WaybillSparkSubmit):
 
 
 def is_retry(task_instance: Any) -> bool:
-    """Return whether Airflow runs the task again because it failed, and not because a person cleared it.
+    """Return whether Airflow runs the task again after a failure, not after a person cleared it.
 
-    Clearing a task gives it all its retries again, on top of the tries that it had.
+    A cleared task gets all its retries again, in addition to its earlier tries.
     """
     first_try = task_instance.max_tries - (task_instance.task.retries or 0) + 1
     return bool(task_instance.try_number > first_try)

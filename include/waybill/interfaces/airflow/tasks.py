@@ -1,7 +1,7 @@
-"""The code of the DAGs' Python tasks: `begin_task` first, then what each task does and reports.
+"""The code of the DAGs' Python tasks: first `begin_task`, then the work and the report of each task.
 
-Lanes import this module every minute, and it is imported when DAGs are parsed. So what only one task needs is imported
-inside its function.
+Lanes import this module every minute, and it is imported when DAGs are parsed. So modules that only one task needs are
+imported inside its function.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _VERBOSE_LIBRARIES = ("kafka", "kazoo", "botocore", "pyiceberg", "httpx")
 def begin_task(config: Config | None = None) -> Config:
     """Return the config, after exporting its connections. Every task of a DAG calls this first.
 
-    `config` None: that of the file.
+    `config` None: read the config file.
 
-    It also silences the clients' messages about each connection that they open, so that the task's log shows Waybill's
-    figures. Raises `ConfigError`, or what Airflow raises for a connection that does not exist.
+    It also suppresses the clients' messages about each connection that they open, so that the task's log shows
+    Waybill's figures. Raises `ConfigError`, or what Airflow raises for a connection that does not exist.
     """
     for library in _VERBOSE_LIBRARIES:
         logging.getLogger(library).setLevel(logging.WARNING)
@@ -42,23 +42,23 @@ def begin_task(config: Config | None = None) -> Config:
 
 
 def begin_replay_task() -> Config:
-    """Do what `begin_task` does, and export the connections of `config.replay`, too."""
+    """Call `begin_task`, and export the connections of `config.replay` too."""
     config = begin_task()
     export_replay_connections(config)
     return config
 
 
 def export_replay_connections(config: Config) -> None:
-    """Put the connections of `config.replay` that the environment lacks into it.
+    """Add the missing connections of `config.replay` to the environment.
 
-    A missing one is left out: the request that needs it names it, and the others are served.
+    A missing connection is left out: the request that needs it names it, and the others are served.
     """
     if config.replay is not None:
         os.environ.update(_optional_connections(config.replay.connections))
 
 
 def export_connections(config: Config) -> None:
-    """Put `connection_environment` into this process's environment, where the library reads connections.
+    """Add `connection_environment` to this process's environment, from which the library reads connections.
 
     Each Airflow task has a process of its own, so nothing else is affected.
     """
@@ -70,8 +70,8 @@ def connection_environment(config: Config) -> dict[str, str]:
 
     Call it inside a task: then Airflow looks in its secrets backends and in the connections of its UI. Raises what
     Airflow raises for a connection that does not exist (`AirflowNotFoundException`, which names it). A missing
-    connection of a schema registry or of Kinesis is left out: most tasks need none, and the one that needs it raises
-    an error.
+    connection of a schema registry or of Kinesis is left out: most tasks do not need it, and a task that needs it
+    raises an error.
     """
     from airflow.sdk import BaseHook
 
@@ -87,7 +87,7 @@ def connection_environment(config: Config) -> dict[str, str]:
 
 
 def _optional_connections(conn_ids: Iterable[str]) -> dict[str, str]:
-    """Return those of the connections that the environment lacks and Airflow has."""
+    """Return the connections that are missing in the environment and exist in Airflow."""
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
@@ -111,9 +111,9 @@ def to_environment(airflow_connection: Any) -> str:
 
 
 def record_ledgers() -> dict[str, Any]:
-    """Balance all streams, store the results for the watch, and return how many were read and do not balance.
+    """Record the ledgers of all streams for the watch. Return how many were read, and how many do not balance.
 
-    An imbalance is an incident of the watch, and not a failure of the task. Raises the first error of a stream whose
+    For an imbalance, the watch opens an incident; the task does not fail. Raises the first error of a stream whose
     ledger could not be read, after all others were.
     """
     from waybill.base.errors import KafkaUnavailable, WaybillError, expected
@@ -151,10 +151,10 @@ def record_ledgers() -> dict[str, Any]:
 
 
 def watch_promises() -> dict[str, Any]:
-    """Watch once, and return the number of promises and of those that are broken. The log has the broken ones.
+    """Run one watch, log the broken promises, and return the number of promises and of broken ones.
 
-    A broken promise is an incident, and not a failure of the task: the task fails only if the watch itself cannot work,
-    or if an exception that no code expects ended a part of it. Raises `WatchIncomplete` for that, when all is done.
+    A broken promise opens an incident, and the task does not fail. The task fails only if the watch itself cannot work,
+    or if an unexpected exception ended a part of it: then it raises `WatchIncomplete` at the end.
     """
     from waybill.config.models.last_valid import load_for_watch
     from waybill.watch.promises.watch_run import run_watch
@@ -182,8 +182,8 @@ def watch_promises() -> dict[str, Any]:
 def _alert_connections(config: Config) -> dict[str, str]:
     """Return the connections of Airflow and of the alert channels that the environment lacks.
 
-    A missing one of a channel is left out: the watch reports it as a channel that does not work, on the other channels.
-    Raises what Airflow raises if that of Airflow itself does not exist.
+    A missing connection of a channel is left out: the watch reports the broken channel on the other channels. If the
+    connection of Airflow itself does not exist, raises Airflow's error.
     """
     from airflow.sdk import BaseHook
 
@@ -200,12 +200,14 @@ def _alert_connections(config: Config) -> dict[str, str]:
 def plan_ingest(
     group: str | None, streams: Sequence[str], selected: Sequence[str]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]] | None:
-    """Plan a run of a group (None: of a stream's own DAG). Return its lanes, and the plan without their shares.
+    """Plan a run of a group (None: of a stream's own DAG).
 
-    Both are JSON values. Airflow stores them in its database, so the report gets only what it needs.
+    Return its lanes, and the plan without the lanes' topic-partitions.
 
-    Return None if there is nothing to archive and no problem that the last run did not have: then the run ends with
-    this task. `selected` are the streams that the form names; with none, all `streams` are planned.
+    Both are JSON values. Airflow stores them in its database, so the plan for the report is short.
+
+    Return None if there is nothing to archive, and no new problem: then the run ends with this task. `selected` are the
+    streams in the form; if it names none, all `streams` are planned.
 
     Raises `ConfigError` for an unknown stream, and what `plan_run` raises.
     """
@@ -215,7 +217,7 @@ def plan_ingest(
     if unknown:
         raise ConfigError(f"no stream {unknown[0]!r} in this DAG; its streams: {', '.join(sorted(streams))}")
     config = begin_task()
-    # A run by hand finds out at once whether stopped topic-partitions may continue.
+    # A run triggered by hand checks at once whether stopped topic-partitions can continue.
     plan = plan_run(config, group, selected or streams, with_stopped=bool(selected) or group is None)
     if not plan.lanes and not plan.has_news:
         logger.info("nothing to archive")
@@ -240,8 +242,8 @@ def run_planned_lane(lane: Mapping[str, Any]) -> dict[str, Any]:
 def report_ingest(group: str | None, plan: Mapping[str, Any] | None, lanes: Sequence[Mapping[str, Any]]) -> None:
     """Log the figures of an ingest run and the problems of its streams. `plan` is None if planning failed.
 
-    Raises `IngestIncomplete` if a lane left no summary, or if a problem is new. The work of the other streams is done
-    all the same. A problem that an earlier run of the group reported is logged, and does not fail the run again.
+    Raises `IngestIncomplete` if a lane left no summary, or if a problem is new. The other streams are still archived. A
+    problem that an earlier run of the group reported is only logged.
     """
     from waybill.archive.ingest.groups import report_run
     from waybill.archive.ingest.lane_plan import IngestPlan
@@ -295,7 +297,7 @@ def retry_from_form(config: Config, form: Mapping[str, Any], user: str | None) -
         last_offset=form["last_offset"],
     )
     given = form.get("accept_failed_checks")
-    # The form of `backfill` takes a boolean under this name, so this one accepts it, too.
+    # The form of `backfill` takes a boolean under this name, so this form accepts a boolean too.
     decision = Decision.of_run(user, "accepted in Airflow without a reason" if given is True else given or "")
     released = HoldDecision(DecisionKind.RELEASED, decision.by, decision.reason, datetime.now(UTC))
     accepted = released if decision.reason else None

@@ -1,7 +1,7 @@
 """Waybill's pages inside Airflow's API server, with Airflow's users.
 
-Airflow loads plugins in every process, so this module imports nothing that a task does not have anyway. The app is made
-at its first request, from the config and the connections of that moment.
+Airflow loads plugins in every process, so this module imports only modules that every task imports anyway. The app is
+created at its first request, from the config and the connections of that moment.
 
 | role | right in Airflow |
 |---|---|
@@ -9,7 +9,7 @@ at its first request, from the config and the connections of that moment.
 | operator | may trigger the DAGs `quarantine_retry`, `quality_decision` and `backfill` |
 | admin | may also trigger the DAG `backfill_undo`, and change Airflow's connections |
 
-Who may change connections can do everything that Waybill may do anyway.
+A person who can change connections can do everything that Waybill can do anyway.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TIMEOUT_SECONDS = 30.0
 
 
 class WaybillUi(LazyApp):
-    """The pages, which are made at the first request."""
+    """The pages, which are created at the first request."""
 
     def __init__(self, create: Callable[[Any], Any] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__("the app of Waybill's pages", create or _create, lambda text: {"detail": text}, clock)
@@ -72,7 +72,7 @@ def _create(airflow: Any) -> Any:
 
 
 class _StatusDocument:
-    """Reads the status document, with the connection of the moment. Only the thread of the `StatusReader` uses it."""
+    """Reads the status document, with the present connection. Only the thread of the `StatusReader` uses it."""
 
     def __init__(self, open_store: Callable[[], Any], connections: PageConnections) -> None:
         self._open_store = open_store
@@ -129,13 +129,13 @@ def _authenticate(airflow: Any) -> Callable[..., Any]:
         viewer = Viewer(user.get_name(), role, sees_all_replays(user))
         return PageCaller(viewer, _trigger(airflow, token), _run_state(airflow, token))
 
-    # The module's annotations are texts, and the class is imported here: FastAPI needs the class itself.
+    # FastAPI needs the class itself: the module's annotations are texts, and the class is imported only here.
     caller.__annotations__["request"] = Request
     return caller
 
 
 def _role(user: Any) -> Any:
-    """Return the role of a user; None for one who may see nothing."""
+    """Return the role of a user; None for a user without the right to see the pages."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 
@@ -171,7 +171,7 @@ def _token(request: Any) -> str:
 
 
 def _trigger(airflow: Any, token: str) -> Callable[[str, Mapping[str, object], str], None]:
-    """Return what triggers DAGs with a user's token: through Airflow's REST API, within this process."""
+    """Return a function that triggers DAGs with a user's token, by Airflow's REST API within this process."""
 
     def trigger(dag: str, form: Mapping[str, object], run: str) -> None:
         import anyio.from_thread
@@ -182,7 +182,7 @@ def _trigger(airflow: Any, token: str) -> Callable[[str, Mapping[str, object], s
 
 
 def _run_state(airflow: Any, token: str) -> Callable[[str, str], str]:
-    """Return what asks Airflow for the state of a run, with a user's token."""
+    """Return a function that requests the state of a run from Airflow, with a user's token."""
 
     def state(dag: str, run: str) -> str:
         import anyio.from_thread
@@ -212,7 +212,7 @@ async def _create_run(airflow: Any, token: str, dag: str, form: Mapping[str, obj
             raise TriggerRefused(f"DAG {dag} is paused in Airflow, so its run would wait: unpause it, and repeat")
         body = {"logical_date": None, "dag_run_id": run, "conf": dict(form)}
         answer = await client.post(f"/api/v2/dags/{dag}/dagRuns", json=body)
-    # 409: the run exists, by the same order: its id follows from the form that was sent.
+    # 409: the run exists, and is the same order, since its id is derived from the form.
     if answer.is_error and answer.status_code != 409:
         raise TriggerRefused(f"Airflow answered {answer.status_code} to a run of DAG {dag}: {answer.text[:300]}")
 

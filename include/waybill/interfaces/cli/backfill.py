@@ -55,7 +55,7 @@ def run_build(
 ) -> None:
     """Request and build a backfill, or continue one; see `waybill backfill run --help`.
 
-    `values`: what was given, for the log of decisions.
+    `values`: the given options, for the log of decisions.
     """
     config = load_streams()
     try:

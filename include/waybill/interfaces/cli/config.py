@@ -14,8 +14,8 @@ def check(*, with_store: bool = False) -> None:
     """Load the config and print that it is valid. Raise `ConfigError`, with a line for each error, if it is not.
 
     If a stream has expectations, their values are checked with Great Expectations itself, which takes seconds.
-    `with_store`: the S3 store is probed, too, and a line is printed for each ability. Raises `StoreUnfit` if it lacks
-    one, `StoreUnavailable` if it does not answer.
+    `with_store`: the S3 store is probed too, and a line is printed for each ability. Raises `StoreUnfit` if it lacks an
+    ability, `StoreUnavailable` if it does not answer.
     """
     path = config_path()
     config = load_config(path)

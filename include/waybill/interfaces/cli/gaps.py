@@ -43,10 +43,10 @@ class _StreamGaps:
 
 @dataclass(frozen=True, slots=True)
 class _Remedy:
-    """What a kind of stop means and how to end it. The texts are templates of the stream and the topic-partition."""
+    """The meaning of a kind of stop, and how to end it. The texts are templates for stream and topic-partition."""
 
     event: str | None
-    """What happened, in one sentence; None: print the message of the stop, since causes differ."""
+    """The event in one sentence; None: print the message of the stop, since causes differ."""
     action: str
     command: str | None = None
 

@@ -1,4 +1,4 @@
-"""`waybill watch` and `waybill incidents`: measure the promises, and look at what is broken."""
+"""`waybill watch` and `waybill incidents`: measure the promises, and show the broken ones."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def watch(*, dry_run: bool, every_seconds: int | None, as_json: bool) -> None:
-    """Watch once, or again and again; see `waybill watch --help`.
+    """Run one watch, or watch repeatedly; see `waybill watch --help`.
 
-    Ends with code 1 if a promise is broken, or if an exception that no code expects ended a part of the watch.
+    Ends with code 1 if a promise is broken, or if an unexpected exception ended a part of the watch.
     """
     from waybill.watch.promises.watch_run import run_watch
 
@@ -47,7 +47,7 @@ def watch(*, dry_run: bool, every_seconds: int | None, as_json: bool) -> None:
 
 
 def _load_for_watch() -> WatchConfig:
-    """Return the config to watch with, and print the errors of the file to stderr."""
+    """Return the config for the watch, and print the errors of the file to stderr."""
     loaded = load_for_watch()
     if loaded.error:
         typer.echo(f"the config does not load, and this watch works with {loaded.source}:\n{loaded.error}", err=True)
@@ -126,7 +126,7 @@ def acknowledge(incident: str, *, reason: str, by: str | None, as_json: bool) ->
 
 @contextmanager
 def _open_books(config: Config) -> Iterator[BookStore]:
-    """Return the stored incidents: those of ZooKeeper if it answers, else a copy."""
+    """Return the stored incidents: from ZooKeeper if it answers, else from a copy."""
     from waybill.base.errors import CoordinationUnavailable
     from waybill.services.coordination import ZooKeeperSession
     from waybill.watch.incidents.book_store import BookStore

@@ -1,4 +1,4 @@
-"""`waybill kafka health`: the promises about the Kafka cluster, now, and what was earlier."""
+"""`waybill kafka health`: the promises about the Kafka cluster, now and earlier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`waybill kafka losses` and `waybill kafka republish`: what unclean elections took back, and publishing it again."""
+"""`waybill kafka losses` and `waybill kafka republish`: list messages that elections took back, and publish them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Loss:
-    """A truncation, what is in it, and what was published again."""
+    """A truncation, its messages, and the messages that were published again."""
 
     truncation: Truncation
     counts: LossCounts
@@ -54,12 +54,12 @@ class _Loss:
 
     @property
     def left(self) -> int:
-        """Return how many archived offsets no record has."""
+        """Return how many archived offsets are in no record."""
         return _offsets(not_recorded(self.truncation.archived, self.records))
 
     @property
     def abandoned(self) -> int:
-        """Return how many archived offsets only abandoned records have."""
+        """Return how many archived offsets are only in abandoned records."""
         return _offsets(abandoned_runs(self.truncation.archived, self.records))
 
 
@@ -84,10 +84,10 @@ class _Failure:
 
 
 class _LossesReader:
-    """What the commands read of a stream: the archive of one generation, its committed offsets, and Kafka's logs."""
+    """Reads a stream for the commands: the archive of one generation, its committed offsets, and Kafka's logs."""
 
     def __init__(self, config: Config, stream: str, generation: int | None, store: Store) -> None:
-        """`generation`: None stands for that of the config. Raises `ConfigError` for a stream of Kinesis."""
+        """`generation`: None stands for the config's generation. Raises `ConfigError` for a Kinesis stream."""
         if config.stream(stream).is_kinesis:
             raise ConfigError(f"stream {stream!r} reads Kinesis, which has no elections")
         self._config, self._stream, self._store = config, stream, store
@@ -95,7 +95,7 @@ class _LossesReader:
         self.is_current = self.generation == config.stream(stream).generation
 
     def topic_partitions(self, topic: str | None, partition: int | None) -> list[TopicPartition]:
-        """Return the archived topic-partitions that are meant. Raises `ConfigError` if there is none."""
+        """Return the selected archived topic-partitions. Raises `ConfigError` if there is none."""
         found = [
             tp
             for tp in archived_topic_partitions(self._config, self._stream, self._store, self.generation)
@@ -115,8 +115,10 @@ class _LossesReader:
         return Coordinator(ZooKeeperSession.of(self._config, find_connection), paths)
 
     def truncations(self, source: KafkaSource, coordinator: Coordinator, tp: TopicPartition) -> list[Truncation]:
-        """Return what unclean elections took back of a topic-partition. Raises what `find_truncations` raises, and
-        `GapRefused` without a committed offset, `RestoreRefused` if the topic was created again.
+        """Return the truncations of a topic-partition by unclean elections.
+
+        Raises what `find_truncations` raises, and `GapRefused` without a committed offset, `RestoreRefused` if the
+        topic was created again.
         """
         committed = coordinator.read_committed(tp)
         now = time.time_ns() // 1_000_000
@@ -129,7 +131,7 @@ class _LossesReader:
         return find_truncations(self._store, source, self.generation, tp, committed.committed_offset, drops)
 
     def _drops(self, source: KafkaSource, tp: TopicPartition, committed_offset: int, now: int) -> list[SeenEnd]:
-        """Return where a watch saw the log end, each time before it became shorter while this chain existed."""
+        """Return the log ends that a watch read each time before the log became shorter, since this chain exists."""
         key, log = (self._stream, tp), source.offsets([tp])[tp]
         samples = self._samples.with_sample(now, {key: OffsetSample(log.earliest, log.end, committed_offset)})
         since = self._chain_began_ms(tp)
@@ -165,7 +167,7 @@ def list_losses(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Print what unclean elections took back; see `waybill kafka losses --help`."""
+    """Print the messages that unclean elections took back; see `waybill kafka losses --help`."""
     config = load_streams()
     losses: list[_Loss] = []
     failures: list[_Failure] = []

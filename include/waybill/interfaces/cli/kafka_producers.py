@@ -23,22 +23,22 @@ from waybill.watch.kafka_cluster.forecast_inputs import connect_cluster
 from waybill.watch.kafka_cluster.producers import NO_PRODUCER_ID, ProducerFigures, ProducerStatistics
 
 _SAMPLE_BYTES = 2 << 20
-"""Of one topic-partition: encoding it nine times takes some seconds."""
+"""The sample is of one topic-partition: encoding it nine times takes some seconds."""
 _PROGRESS_SECONDS = 2.0
 _MOST_CUT = 5
-"""So many topic-partitions that were cut are printed; `--json` has all."""
+"""How many of the topic-partitions that were cut are printed; `--json` has all."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """What was read of a topic-partition."""
+    """The part of a topic-partition that was read."""
 
     tp: TopicPartition
     first_offset: int
     next_offset: int
     """The first offset that was not read."""
     end_offset: int
-    """Where it would have ended without the limit."""
+    """The end without the limit."""
     size_bytes: int
 
     @property
@@ -75,8 +75,9 @@ def report_producers(topic: str, messages: int, limit: str, *, as_json: bool) ->
 def _read(
     cluster: Cluster, topic: str, messages: int, limit_bytes: int, statistics: ProducerStatistics
 ) -> tuple[list[_Sample], list[Frame]]:
-    """Count batches among the newest of each topic-partition. Return what was read, and some batches of the one with
-    the most bytes.
+    """Count batches among the newest of each topic-partition.
+
+    Return the samples, and some batches of the topic-partition with the most bytes.
     """
     source = KafkaSource.sharing(cluster, IsolationLevel.READ_UNCOMMITTED)
     logs = sorted(source.offsets([TopicPartition(topic, number) for number in source.topic(topic).partitions]).items())
@@ -84,7 +85,7 @@ def _read(
     largest: list[Frame] = []
     left, told = limit_bytes, time.monotonic()
     for number, (tp, log) in enumerate(logs):
-        share = max(1, left // (len(logs) - number))  # what others did not use is shared out again
+        share = max(1, left // (len(logs) - number))  # the unused shares of others are divided again
         sample, frames = _read_partition(source, tp, max(log.earliest, log.end - messages), log.end, share, statistics)
         samples.append(sample)
         largest = max(largest, frames, key=_size)

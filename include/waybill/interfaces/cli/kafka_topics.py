@@ -23,7 +23,7 @@ from waybill.watch.kafka_cluster.topics_plan import RiskyConfigs, TopicPlan, mak
 
 
 def print_plan(*, as_json: bool, check: bool) -> None:
-    """Print what differs from the declared topics; see `waybill kafka plan --help`."""
+    """Print the differences from the declared topics; see `waybill kafka plan --help`."""
     config = _load()
     with connect_cluster(config) as cluster, open_store(config) as store:
         plan = make_plan(read_plan_inputs(cluster, store, config.kafka.topics))
@@ -111,7 +111,7 @@ def apply_topics(
 
 
 def _question(plan: TopicPlan, *, allow_loss: bool) -> str:
-    """Return what to ask before a plan is carried out; '' if nothing in it needs consent."""
+    """Return the question to ask before a plan is executed; '' if the plan needs no approval."""
     parts = [
         "copy this data between brokers" if plan.moves_data else "",
         "add these topic-partitions, which cannot be undone" if plan.adds_partitions else "",

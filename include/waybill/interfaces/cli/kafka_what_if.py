@@ -1,4 +1,4 @@
-"""`waybill kafka what-if` and `waybill kafka drill`: what the loss of brokers would do, and whether it does."""
+"""`waybill kafka what-if` and `waybill kafka drill`: forecast the loss of brokers, and test the forecast."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from waybill.watch.promises.samples import Samples
 logger = logging.getLogger(__name__)
 
 _MOST_PARTITIONS = 20
-"""So many topic-partitions are printed; `--json` has all."""
+"""The number of topic-partitions that are printed; `--json` has all."""
 
 
 # --- what-if ----------------------------------------------------------------------------------------------------------
@@ -58,14 +58,14 @@ def run_what_if(brokers: Sequence[int], rack: str | None, *, as_json: bool) -> N
 
 
 class _WatchMemory:
-    """What the watch has stored about the logs. It is read when it is needed first."""
+    """The readings that the watch has stored about the logs. They are read at the first use."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._samples: Samples | None = None
 
     def last_seen(self, stream: str, tp: TopicPartition) -> SeenLog | None:
-        """Return what a watch saw last of a topic-partition; None if no watch remembers it."""
+        """Return the log of a topic-partition when a watch last read it; None if no watch has stored it."""
         if self._samples is None:
             self._samples = self._read()
         for at_ms, sample in reversed(self._samples.samples):
@@ -193,7 +193,7 @@ def _at_risk_text(each: StreamForecast) -> str:
 
 
 def _at_risk_notes(each: StreamForecast) -> Iterator[str]:
-    """Yield why the number of messages at risk is not known, and what is known instead."""
+    """Yield why the number of messages at risk is unknown, and the known bounds."""
     for tp, seen in sorted(each.at_risk_seen.items()):
         yield (
             f"{tp}: no leader answers. When a watch saw its log last, at {time_text_of(seen.seen_at_ms or 0)}, "

@@ -1,4 +1,4 @@
-"""`waybill offsets import STREAM --from-kcl TABLE`: go on where a consumer with the Kinesis Client Library stopped."""
+"""`waybill offsets import STREAM --from-kcl TABLE`: continue where a Kinesis Client Library consumer stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from waybill.interfaces.operations.catalogue import IMPORT_OFFSETS
 
 
 def run(stream: str, table: str, *, yes: bool, as_json: bool) -> None:
-    """Print where the shards would start, with `yes` record it."""
+    """Print where the shards would start; with `yes`, record it."""
     from waybill.services.kinesis.kcl_leases import read_leases
 
     config = load_streams()

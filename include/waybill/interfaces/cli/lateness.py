@@ -19,7 +19,7 @@ _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def run(stream: str, since: str, *, as_json: bool) -> None:
-    """Print the lateness of the rows committed since then; see `waybill lateness --help`."""
+    """Print the lateness of recently committed rows; see `waybill lateness --help`."""
     config = load_streams()
     chosen = config.stream(stream)
     span = parse_duration_option("--since", since)

@@ -1,4 +1,4 @@
-"""`waybill ledger`: print the balance of a stream, sign it, and check a signed one."""
+"""`waybill ledger`: print the balance of a stream, sign it, and check signed ledgers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Range:
         return self.since is None and self.until is None
 
     def overlaps(self, period: LedgerPeriod) -> bool:
-        """Return whether a day of the period is in the range. The first watch of a day is where it begins."""
+        """Return whether a day of the period is in the range. A day begins at its first watch."""
         begins = self.until is None or period.from_ms is None or day_of(period.from_ms) <= self.until
         ends = self.since is None or period.until_ms is None or day_of(period.until_ms) > self.since
         return begins and ends
@@ -131,7 +131,7 @@ def _read(
 
 
 def _read_marks(config: Config, stream: str, services: StagingServices) -> list[StreamMark]:
-    """Return the marks of all days, oldest first. Raises `ConfigError` without any."""
+    """Return the marks of all days, oldest first. Raises `ConfigError` if there are none."""
     store = services.store
     generation = config.stream(stream).generation
     keys = sorted(store.keys(day_marks_prefix(store.prefix)))
@@ -145,14 +145,14 @@ def _read_marks(config: Config, stream: str, services: StagingServices) -> list[
 
 
 def _outer_marks(marks: Sequence[StreamMark], days: Range) -> list[StreamMark]:
-    """Return the marks between which all periods of the range are, so that they become one."""
+    """Return the first and the last mark of the range, so that all its periods become one."""
     shown = [period for period in Periods(marks) if days.overlaps(period)]
     bounds = {shown[0].from_ms, shown[-1].until_ms} if shown else set()
     return [mark for mark in marks if mark.at_ms in bounds]
 
 
 def run_check(file: Path, public_key: str | None) -> None:
-    """Print whether a signed ledger is what was signed, and exit with 1 if it is not."""
+    """Print whether a signed ledger is unchanged, and exit with 1 if it is not."""
     key = None if public_key is None else read_public_key(_key_text(public_key))
     try:
         document = json.loads(file.read_bytes())
@@ -199,7 +199,7 @@ def _without_kafka() -> Mapping[TopicPartition, int]:
 
 
 def print_ledger(ledger: Ledger) -> None:
-    """Print a table for each equation, then accepted gaps, notes, and what does not balance."""
+    """Print a table for each equation, then accepted gaps, notes and imbalances."""
     _print_equations("topic-partition", [(str(line.tp), [line]) for line in ledger.lines])
     _print_result(ledger, ledger.lines)
 
@@ -238,7 +238,7 @@ def _print_equations(title: str, groups: Sequence[tuple[str, Sequence[Line]]]) -
 
 
 def _print_result(ledger: Ledger | PeriodLedger, lines: Sequence[Line]) -> None:
-    """Print accepted gaps, notes, what does not balance, and whether all balances."""
+    """Print accepted gaps, notes, imbalances, and whether the ledger balances."""
     for line in lines:
         for gap in line.gaps:
             typer.echo(f"accepted: {gap}, by {gap.accepted_by}: {gap.reason}")
@@ -258,7 +258,7 @@ def _print_result(ledger: Ledger | PeriodLedger, lines: Sequence[Line]) -> None:
 
 
 def _log_terms(lines: Sequence[Line]) -> _Terms:
-    """Return the columns of the first equation: those that can be other than 0, and the main ones."""
+    """Return the columns of the first equation: the main ones, and those with a figure other than 0."""
     always: _Terms = (
         ("offsets", lambda line: line.log.offsets),
         ("messages", lambda line: line.log.messages),
@@ -275,7 +275,7 @@ def _log_terms(lines: Sequence[Line]) -> _Terms:
 
 
 def _log_term(name: str) -> Callable[[Line], int | None]:
-    """Return a term that is not known if the messages are not."""
+    """Return a term that is unknown if the messages are unknown."""
     return lambda line: None if line.log.messages is None else getattr(line.log, name)
 
 
@@ -313,7 +313,7 @@ def _print_terms(title: str, groups: Sequence[tuple[str, Sequence[Line]]], terms
 
 
 def _sum(term: Callable[[Line], int | None], lines: Sequence[Line]) -> int | None:
-    """Return the sum; None if a figure is not known."""
+    """Return the sum; None if a figure is unknown."""
     figures = [term(line) for line in lines]
     known = [figure for figure in figures if figure is not None]
     return sum(known) if len(known) == len(figures) else None

@@ -59,7 +59,7 @@ class _ListedObject:
     key: str
     first_offset: int
     next_offset: int | None
-    """None if the object is damaged, so that its end is not known."""
+    """None if the object is damaged, so that its end is unknown."""
     size_bytes: int
     modified: datetime
 
@@ -161,7 +161,7 @@ def _with_shards(objects: Iterable[_ListedObject], covered: Iterable[_Covered]) 
 
 
 def _read_covered(store: Store, key: str) -> _Covered:
-    """Return what an object of a slot covers, by shard. Nothing of a damaged object, which is logged."""
+    """Return the range that an object of a slot covers, by shard. A damaged object is logged, and covers nothing."""
     try:
         summary = inspect_object(store, BackupName.parse(key), key)
     except ChainBroken as error:

@@ -186,8 +186,8 @@ def _secor_offsets(
     from waybill.services.kafka.secor import read_secor_offsets
 
     endpoint = ZooKeeperEndpoint.of(find_connection(zookeeper or config.zookeeper.connection))
-    # The chroot of Waybill's own connection belongs to Waybill: Secor's path is absolute. The chroot of a connection
-    # that was named by --zookeeper belongs to Secor.
+    # For Waybill's own connection, Secor's path is absolute, since the chroot belongs to Waybill. For a connection of
+    # --zookeeper, the path is below its chroot, which belongs to Secor.
     path = f"{endpoint.chroot}/{path.strip('/')}" if zookeeper and endpoint.chroot else path
     return read_secor_offsets(endpoint, path, group, config.stream(stream).matches)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One topic-partition of a stream. A figure that is not known is None."""
+    """One topic-partition of a stream. An unknown figure is None."""
 
     stream: str
     tp: TopicPartition
@@ -39,9 +39,9 @@ class Row:
     state: str
     stop: Stop | None
     shards: tuple[ShardState, ...] | None = None
-    """Of a slot of Kinesis: its shards; None for Kafka."""
+    """The shards of a Kinesis slot; None for Kafka."""
     archived_to_ms: int | None = None
-    """Of a slot of Kinesis: the time of arrival up to which all records are archived, in epoch ms."""
+    """For a Kinesis slot, the arrival time up to which all records are archived, in epoch ms."""
 
     def document(self) -> dict[str, Any]:
         """Return the row as a JSON object."""
@@ -170,7 +170,7 @@ def stream_offsets(config: Config, name: str) -> list[Row]:
 
 
 def _slot_rows(rows: Sequence[Row], source: Source, coordinator: Coordinator) -> list[Row]:
-    """Return the rows of slots with their shards. Kinesis does not count records, so the ends are not known."""
+    """Return the rows of slots with their shards. Kinesis does not count records, so the ends are unknown."""
     from waybill.archive.ingest.kinesis.slot_source import slots_of
 
     states = slots_of(source).shard_states(coordinator.list_committed())

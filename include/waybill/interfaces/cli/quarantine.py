@@ -242,7 +242,7 @@ def run_retry(
 ) -> None:
     """Parse messages in quarantine again and print the report; see `waybill quarantine retry --help`.
 
-    `values`: what `choice` was made of, for the log of decisions.
+    `values`: the options of `choice`, for the log of decisions.
     """
     accepted = None if accepted_because is None else _accept(accepted_because, by)
     config = load_streams()

@@ -1,4 +1,4 @@
-"""What the commands print: tables that stay readable in a pipe and in 80 columns, JSON, figures and times as text."""
+"""The output of commands: tables that stay readable in a pipe and in 80 columns, JSON, figures and times as text."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def count(number: int | None) -> str:
 
 
 def bytes_text(size: int) -> str:
-    """Return a size in bytes as a person reads it: `18.2 MB`."""
+    """Return a size in bytes as text for people: `18.2 MB`."""
     if size < 1000:
         return f"{size} B"
     amount, units = size / 1000, iter(_UNITS)

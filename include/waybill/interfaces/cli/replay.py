@@ -27,7 +27,10 @@ from waybill.replay.requests.stored import RejectedMessage, StoredRequest
 
 
 def target_of(*, webhook: str | None, kafka: str | None, s3: str | None) -> dict[str, str]:
-    """Return the target of the options as a request's JSON has it. Raises `ReplayRefused` unless one is given."""
+    """Return the target of the options in the form of a request's JSON.
+
+    Raises `ReplayRefused` unless exactly one is given.
+    """
     given = [name for name, value in (("--webhook", webhook), ("--kafka", kafka), ("--s3", s3)) if value is not None]
     if len(given) != 1:
         found = f"not {' and '.join(given)}" if given else "and none is given"

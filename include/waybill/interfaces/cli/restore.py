@@ -116,7 +116,7 @@ def begin(request: RestoreRequest, reason: str, by: str | None, *, as_json: bool
 
 
 def run_restore(restore: str, *, as_json: bool) -> None:
-    """Carry out a restore. SIGTERM and SIGINT end it after what was sent is acknowledged, with exit code 1."""
+    """Execute a restore. SIGTERM and SIGINT end it after all sent messages are acknowledged, with exit code 1."""
     stop = threading.Event()
     with _stopping(stop):
         results = run_restore_of(load_streams(), restore, should_stop=stop.is_set)
@@ -202,7 +202,7 @@ def _state_of(result: PartitionResult) -> str:
 
 
 def print_status(restore: str | None, *, as_json: bool) -> None:
-    """Print how far one restore is, by topic-partition, or a line for each restore."""
+    """Print the progress of one restore by topic-partition, or a line for each restore."""
     config = load_streams()
     with open_store(config) as store:
         plans = list(list_plans(store)) if restore is None else [find_plan(store, restore)]
@@ -236,7 +236,7 @@ def _status_of(store: Any, plan: RestorePlan) -> RestoreStatus | str:
         return read_status(store, plan)
     except WaybillError as error:
         return str(error)
-    except Exception as error:  # the other restores are listed
+    except Exception as error:  # the other restores are still listed
         failure = UnexpectedFailure(f"the state of restore {plan.id}", error)
         logger.exception("%s", failure)
         return str(failure)
@@ -307,7 +307,7 @@ def run_verify(restore: str, sign_with: str | None, *, as_json: bool) -> None:
 def run_groups(
     restore: str, groups: Sequence[str], offsets_file: Path | None, *, commit: bool, backwards: bool, as_json: bool
 ) -> None:
-    """Print where consumer groups continue in the target, and commit that if asked."""
+    """Print where consumer groups continue in the target, and commit these offsets if requested."""
     config = load_streams()
     offsets = _offsets_of_groups(config, restore, groups, offsets_file)
     moves = move_groups(config, restore, offsets, commit=commit, backwards=backwards)

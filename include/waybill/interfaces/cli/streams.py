@@ -32,7 +32,7 @@ from waybill.watch.incidents.incident import Incident
 
 @dataclass(frozen=True, slots=True)
 class _ShownStream:
-    """A stream as the commands show it."""
+    """A stream in the output of the commands."""
 
     name: str
     dags: Mapping[str, str]
@@ -97,7 +97,7 @@ def _read_states(config: Config) -> list[_ShownStream]:
 
 
 def _incidents(incidents: Sequence[Incident], name: str, dags: Mapping[str, str]) -> list[GroupProblem]:
-    """Return what the watch found about the DAGs of a stream, and about its config, as problems."""
+    """Return the findings of the watch about a stream's DAGs and config, as problems."""
     return [
         GroupProblem(name, f"incident: {each.promise}", f"{each.figure}: {each.detail}", each.since_ms)
         for each in incidents
@@ -146,7 +146,10 @@ def _to_json(stream: _ShownStream) -> dict[str, Any]:
 def run_decision(
     action: PauseAction, stream: str, stages: Sequence[Stage], *, reason: str, by: str | None, as_json: bool
 ) -> None:
-    """Pause or resume stages of a stream (none: all that it has); see `waybill pause --help` and `resume --help`."""
+    """Pause or resume stages of a stream (without names: all its stages).
+
+    See `waybill pause --help` and `resume --help`.
+    """
     decision = make_decision(reason, by)
     config = load_streams()
     config.stream(stream)

@@ -1,4 +1,4 @@
-"""From the arguments of a command to what they mean: services, streams, topic-partitions, and who decides.
+"""Resolve the arguments of commands: services, streams, topic-partitions, and the person who decides.
 
 Connections come from environment variables.
 """
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _LONGEST_TEXT = 4_000
-"""Characters of a reason. The latest 50 decisions about a stream share a node of ZooKeeper."""
+"""The most characters of a reason. The latest 50 decisions about a stream share a node of ZooKeeper."""
 
 
 def load_streams() -> Config:
@@ -72,7 +72,7 @@ def stream_names(config: Config, stream: str | None) -> list[str]:
 
 
 class StreamsAlone:
-    """Reads streams one after the other. What keeps one from being read is printed when the command has ended.
+    """Reads streams one after the other. Errors of single streams are printed at the end of the command.
 
     A context manager: at its end it exits with 1 if a stream could not be read.
     """
@@ -81,9 +81,9 @@ class StreamsAlone:
         self._failures: dict[str, WaybillError] = {}
 
     def read(self, streams: Sequence[str], read: Callable[[str], _T]) -> dict[str, _T]:
-        """Return what `read` returns for each stream, without those that cannot be read.
+        """Return the results of `read` for all streams that can be read.
 
-        Raises what concerns all of them: the error of the only stream, and that of a service that does not answer.
+        Raises errors that concern all streams: the error of the only stream, or of a service that does not answer.
         """
         done = {}
         for name in streams:
@@ -145,7 +145,7 @@ def parse_duration_option(option: str, text: str) -> timedelta:
 def parse_size_option(option: str, text: str, *, also: str = "") -> int:
     """Return the bytes, at least 1, that were given for an option, such as `64MiB`.
 
-    `also`: what else the option allows, for the message. Raises `typer.BadParameter` (exit code 2).
+    `also`: other values that the option allows, for the message. Raises `typer.BadParameter` (exit code 2).
     """
     try:
         size = parse_size(text)

@@ -1,4 +1,4 @@
-"""`waybill trace`: one message on its way from Kafka through the archive to its row."""
+"""`waybill trace`: the path of one message from Kafka through the archive to its row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from waybill.watch.trace import Traced, find_places, open_services, trace_messag
 
 
 def run_trace(stream: str, place: str | None, message_id: str | None, *, as_json: bool) -> None:
-    """Print what is known of a message; see `waybill trace --help`."""
+    """Print the trace of a message; see `waybill trace --help`."""
     if (place is None) == (message_id is None):
         raise ConfigError("give either a message, such as flights/3@1200, or --id")
     config = load_streams()

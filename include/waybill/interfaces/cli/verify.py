@@ -47,7 +47,7 @@ def run(stream: str | None, *, table: bool, keys: bool, as_json: bool) -> None:
 
 
 def _verify_alone(config: Config, name: str, *, table: bool, keys: bool) -> VerifyReport:
-    """Return the report of a stream. An exception that no code expects is a fault in it, and the others are verified.
+    """Return the report of a stream. An unexpected exception is a fault in it, and the others are still verified.
 
     Raises the errors of Waybill, such as a service that does not answer.
     """
@@ -138,7 +138,7 @@ def _print(reports: list[VerifyReport]) -> None:
 
 
 def _print_figures(reports: list[VerifyReport], titles: Sequence[str]) -> None:
-    """Print one table of figures. Those of the archive and of the tables together would not fit into 80 columns."""
+    """Print one table of figures. One table for archive and tables would not fit into 80 columns."""
     print_table(
         [PrintedColumn("stream"), *(PrintedColumn(title, figure=True) for title in titles)],
         ([report.stream, *(_figure(report, title) for title in titles)] for report in reports),

@@ -1,13 +1,13 @@
-"""The one log of decisions: who did what, when, why, through which surface, and what came of it.
+"""The one log of decisions: who, what, when, why, through which surface, and the outcome.
 
 The log itself is `waybill.watch.promises.action_log`. The pages show it, and `waybill decisions` prints it. Each
 surface appends the same record, made by `record_of`:
 
 - A page refuses an action whose record cannot be stored (`waybill.interfaces.web.actions`).
-- A command goes on, with a warning: the terminal is the way that is left when S3 hangs. The decision itself is stored
-  where it is in force, as always.
-- A DAG run that a person triggered logs itself as ordered, as a page does when it triggers one. The watch then asks
-  Airflow how the run ended. A run that a page has ordered has its record already.
+- A command goes on with a warning, so that people can still work in a terminal while S3 hangs. The decision itself is
+  stored in its usual place.
+- A DAG run that a person triggered logs itself as ordered, as a page does when it triggers a run. The watch then
+  requests the state of the run from Airflow. A run that a page has ordered already has a record.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ORDERED = "manual__waybill-"
 def record_of(
     place: ActionPlace, operation: Operation, decision: Decision, values: Mapping[str, object]
 ) -> ActionRecord:
-    """Return the record of a decision to do an operation. `values`: of its parameters, by name."""
+    """Return the record of a decision to execute an operation. `values`: the values of its parameters, by name."""
     return ActionRecord.of(
         place,
         decision.at_ms,
@@ -68,23 +68,23 @@ def run_ordered_at(place: ActionPlace) -> str:
 
 @dataclass(slots=True)
 class Done:
-    """What came of a decision; the command that does it may set the text."""
+    """The outcome of a decision; the command can set the text."""
 
     text: str = "done"
 
 
 @contextmanager
 def logged(config: Config, operation: Operation, decision: Decision, values: Mapping[str, object]) -> Iterator[Done]:
-    """Log a decision before the block does it, and what came of it after the block.
+    """Log a decision before the block executes it, and the outcome after the block.
 
-    A block that an exception ends has failed; one that a signal ends has no outcome.
+    If an exception ends the block, the outcome is a failure; if a signal ends it, there is no outcome.
     """
     place = ActionPlace(decision.at_ms, secrets.token_hex(12))
     record = record_of(place, operation, decision, values)
     with ExitStack() as stack:
         store = _log(lambda: stack.enter_context(Store.of(config.storage)))
         if store is not None and _log(partial(record_action, store, record)) is None:
-            store = None  # nor will it take the outcome
+            store = None  # the outcome cannot be stored either
         done = Done()
         try:
             yield done
@@ -107,13 +107,13 @@ class TriggeredRun:
     dag: str
     id: str
     at: datetime
-    """When it was to start; the same in each try of a task."""
+    """The planned start; the same in each try of a task."""
     href: str
     """Its address in Airflow's UI."""
 
     @property
     def place(self) -> ActionPlace:
-        """Where it is logged: each try of a task finds the record of the first."""
+        """The place of its record: each try of a task finds the record of the first."""
         identifier = hashlib.sha256(f"{self.dag} {self.id}".encode()).hexdigest()[:24]
         return ActionPlace(int(self.at.timestamp() * 1000), identifier)
 
@@ -121,7 +121,7 @@ class TriggeredRun:
 def log_run(
     config: Config, run: TriggeredRun, operation: Operation, decision: Decision, values: Mapping[str, object]
 ) -> None:
-    """Log a DAG run that does an operation, unless a page ordered it, or an earlier try has logged it."""
+    """Log a DAG run that executes an operation, unless a page ordered it, or an earlier try has logged it."""
     record = record_of(run.place, operation, decision, values)
     outcome = ActionOutcome(True, f"ordered: run {run.id} of DAG {run.dag}", run.href, run.dag, run.id)
 
@@ -136,7 +136,7 @@ def log_run(
 
 
 def _log(write: Callable[[], _T]) -> _T | None:
-    """Return what `write` returns; None, with a warning, if the log cannot be written."""
+    """Return the result of `write`; if the log cannot be written, log a warning and return None."""
     try:
         return write()
     except WaybillError as error:

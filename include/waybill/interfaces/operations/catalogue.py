@@ -1,4 +1,4 @@
-"""All operations, and the forms of the DAGs that do them."""
+"""All operations, and the forms of the DAGs that execute them."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ UNDO = Operation(
     command=("backfill", "undo"),
     parameters=(p.STREAM, p.BACKFILL),
     reason=p.REASON,
-    # A DAG of its own: Airflow grants rights by DAG, and fewer people may take back what is published.
+    # A separate DAG: Airflow grants rights by DAG, and fewer people should have the right to remove published rows.
     runs=DagRun("backfill_undo"),
     is_grave=True,
     is_on_pages=True,
@@ -301,7 +301,7 @@ PAGE_OPERATIONS: Mapping[OperationName, Operation] = {
 
 
 def dags_of(role: Role) -> tuple[str, ...]:
-    """Return the DAGs whose runs are ordered from the pages, and need exactly this role."""
+    """Return the DAGs that the pages trigger, and that need exactly this role."""
     runs = (each.runs for each in PAGE_OPERATIONS.values() if each.role == role)
     return tuple(dict.fromkeys(run.dag for run in runs if run is not None))
 

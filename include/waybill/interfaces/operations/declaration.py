@@ -17,7 +17,7 @@ from waybill.base.errors import ConfigError
 
 
 class Role(IntEnum):
-    """What a user may do. Each role may do what those before it may."""
+    """The roles of users. Each role includes the rights of the earlier ones."""
 
     VIEWER = 1
     OPERATOR = 2
@@ -25,7 +25,7 @@ class Role(IntEnum):
 
 
 class Kind(Enum):
-    """What the value of a parameter is."""
+    """The kinds of values of parameters."""
 
     TEXT = auto()
     TEXTS = auto()
@@ -42,50 +42,51 @@ TIME_PATTERN = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A parameter of an operation, with what each surface needs to offer it."""
+    """A parameter of an operation, with its texts and names for each surface."""
 
     name: str
-    """Its name in the form of a DAG, and in the audit log if no page offers it."""
+    """The name in the form of a DAG, and in the audit log if no page has the parameter."""
     title: str
     help: str = ""
-    """What it is, without the full stop at the end."""
+    """The description, without the full stop at the end."""
     form_help: str | None = None
-    """What the form of a DAG says instead; None: the same."""
+    """The description in the form of a DAG; None: `help`."""
     if_empty: str = ""
-    """What an empty value means, for the form of a DAG: `all of the stream`."""
+    """The meaning of an empty value, for the form of a DAG: `all of the stream`."""
     kind: Kind = Kind.TEXT
     is_required: bool = False
     default: str | int | bool | None = None
     choices: tuple[str, ...] = ()
     pattern: str = ""
     at_least: int | None = None
-    """For a number, the smallest; for texts, how many there must be."""
+    """The smallest allowed number; for texts, the smallest number of texts."""
     at_most: int | None = None
     option: str = ""
-    """Its option on the command line; '' for an argument that has no option."""
+    """The option on the command line; '' for an argument."""
     metavar: str | None = None
     field: str = ""
-    """Its field on the pages; '' if they do not offer it."""
+    """The field on the pages; '' if they do not have the parameter."""
     is_seen: bool = False
-    """What the person saw when they decided: a page always sends it, and nothing is done without it."""
+    """Whether the value is the state that the person saw: a page always sends it, and the action is refused without
+    it."""
 
     def but(self, **changes: Any) -> Self:
-        """Return this parameter as another operation offers it."""
+        """Return this parameter with changes for another operation."""
         return replace(self, **changes)
 
     @property
     def key(self) -> str:
-        """Its name in the audit log."""
+        """The name in the audit log."""
         return self.field or self.name
 
     @property
     def command_help(self) -> str:
-        """What the command line says of it."""
+        """The help text on the command line."""
         return f"{self.help}; repeatable." if self.kind is Kind.TEXTS else f"{self.help}."
 
     @property
     def description(self) -> str:
-        """What the form of a DAG says of it; '' if its title says all."""
+        """The description in the form of a DAG; '' if the title is enough."""
         text = self.help if self.form_help is None else self.form_help
         lines = "; one per line" if self.kind is Kind.TEXTS and text else ""
         sentences = [f"{text}{lines}."] if text else []
@@ -135,11 +136,11 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class DagRun:
-    """Where an operation runs: as a run of a DAG."""
+    """The DAG that executes an operation."""
 
     dag: str
     choice: tuple[str, str] | None = None
-    """The field of the form that chooses the operation, and its value; None: the DAG does nothing else."""
+    """The field of the form that chooses the operation, and its value; None: the DAG has only this operation."""
 
 
 class OperationName(StrEnum):
@@ -170,33 +171,33 @@ class OperationName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What a person can do."""
+    """An operation that people can order."""
 
     name: OperationName
     title: str
     explanation: str
-    """What it does, in one sentence."""
+    """The effect, in one sentence."""
     role: Role
-    """The role that the pages demand for it."""
+    """The role that the pages require."""
     command: tuple[str, ...]
-    """The command that does it: `("quality", "reject")`."""
+    """The command with the same effect: `("quality", "reject")`."""
     parameters: tuple[Parameter, ...]
-    """All but the reason and who decides."""
+    """All parameters except the reason and the person who decides."""
     reason: Parameter | None
     """The reason that is stored with the decision; None if the command has none."""
     runs: DagRun | None = None
-    """None: it is done by the process that was asked."""
+    """None: the called process executes the operation itself."""
     is_grave: bool = False
-    """Whether a page asks again before it sends the form."""
+    """Whether a page asks for a confirmation before it sends the form."""
     is_on_pages: bool = False
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of its form on the pages, without the reason."""
+        """The fields of the form on the pages, without the reason."""
         return tuple(each.field for each in self.parameters if each.field)
 
     def check(self, fields: Mapping[str, str]) -> None:
-        """Raise `ConfigError` for a field of a page that is missing, or has a value that the parameter cannot have."""
+        """Raise `ConfigError` for a field of a page that is missing, or has an invalid value."""
         for each in self.parameters:
             if each.field:
                 each.check(fields.get(each.field, ""))
@@ -211,12 +212,12 @@ class Operation:
         return values
 
     def arguments_of(self, values: Mapping[str, object]) -> dict[str, str]:
-        """Return the values as the audit log stores them: all that pages offer, and others that are given."""
+        """Return the values for the audit log: all fields of the pages, and other given parameters."""
         texts = {each: each.text_of(values.get(each.name)) for each in self.parameters}
         return {each.key: text for each, text in texts.items() if text or each.field}
 
     def form_of_run(self, fields: Mapping[str, str], reason: str) -> dict[str, object]:
-        """Return what a page sends to the DAG that does this."""
+        """Return the form values that a page sends to the DAG of this operation."""
         assert self.runs is not None
         form = self.values_of(fields)
         if self.runs.choice is not None:
@@ -226,7 +227,7 @@ class Operation:
         return form
 
     def command_line(self, values: Mapping[str, object], reason: str = "…", by: str = "") -> str:
-        """Return the command that does this. `reason` "…" and `by` "" stand for what is not known yet."""
+        """Return the command with the same effect. `reason` "…" and `by` "" stand for values that are not known yet."""
         words = ["waybill", *self.command]
         for each in sorted(self.parameters, key=lambda each: bool(each.option)):
             words += each.words_of(values.get(each.name))

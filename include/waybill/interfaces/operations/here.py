@@ -1,4 +1,4 @@
-"""What the process that was asked does itself: a few requests to ZooKeeper, S3 and Kafka, and no DAG run."""
+"""Operations that the called process executes itself, with a few requests to ZooKeeper, S3 and Kafka."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def acknowledge(books: BookStore, incident: str, decision: Decision) -> Incident:
-    """Acknowledge an incident, and return it. The first acknowledgement is the one that counts.
+    """Acknowledge an incident, and return it. The first acknowledgement is kept.
 
     Raises `ConfigError` if there is no such incident.
     """
@@ -45,10 +45,10 @@ def find_incident(books: BookStore, incident: str) -> Incident:
 def decide_pause(
     config: Config, name: str, action: PauseAction, stages: Collection[Stage], decision: Decision
 ) -> tuple[Pause, StreamPauses]:
-    """Pause or resume stages of a stream (none: all that it has, or all that are paused).
+    """Pause or resume stages of a stream (without names: all its stages, or all paused ones).
 
-    Return the stored decision, and what is paused after it. Raises `ConfigError` for an unknown stream or a stage that
-    the stream does not have, `PauseRefused` if nothing would change.
+    Return the stored decision, and the stages that are paused after it. Raises `ConfigError` for an unknown stream or a
+    stage that the stream does not have, `PauseRefused` if nothing would change.
     """
     from waybill.services.coordination import Pause, PauseAction, Stage, ZooKeeperSession, read_pauses
 

@@ -1,4 +1,4 @@
-"""The parameters of the operations. Each text stands here once, for the command line and for the forms."""
+"""The parameters of the operations. Each text is defined here once, for the command line and for the forms."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Actions: a click does what a command does, and is recorded with the user, the reason and the outcome.
+"""Actions: a click has the effect of a command, and is recorded with the user, the reason and the outcome.
 
-What is quick is done by this process, with the functions that the commands call. What publishes or removes rows is
-done by a DAG run, which the page triggers with the user's own token: Airflow checks the right once more, and the run's
-task stores the decision with the user's name. The page then says "Ordered" until Airflow knows how the run ended.
+This process executes quick actions, with the functions that the commands call. Actions that publish or remove rows are
+executed by a DAG run, which the page triggers with the user's own token: Airflow checks the right once more, and the
+run's task stores the decision with the user's name. The page then shows "Ordered" until Airflow knows how the run
+ended.
 
 The record's place follows from the form, and the id of the DAG run from the place. So a form that is sent twice, by a
 double click or a reload, does nothing the second time, and leads to the page of the first.
@@ -41,34 +42,34 @@ logger = logging.getLogger(__name__)
 MAX_REASON = 500
 _MAX_FIELD = 500
 _AT_A_TIME = 4
-"""So many actions ask S3 at a time: while it hangs, the others are refused at once."""
+"""The most parallel actions: while S3 hangs, further actions are refused at once."""
 _KEPT = 256
 _BUSY = "other actions are at work, and S3 may be slow"
 
 Trigger = Callable[[str, Mapping[str, object], str], None]
-"""Triggers a DAG as the user: the DAG, the fields of its form, and the id of the run. A run of that id that exists
-already is the same order.
+"""Triggers a DAG as the user: the DAG, the fields of its form, and the id of the run. An existing run with this id is
+the same order.
 
 Raises `TriggerRefused`."""
 RunState = Callable[[str, str], str]
-"""Returns the state of a run of a DAG, as Airflow tells it to the user: `queued`, `running`, `success` or `failed`; ''
-if it is not known."""
+"""Returns the state of a run of a DAG, as the user can see it in Airflow: `queued`, `running`, `success` or `failed`;
+'' if it is unknown."""
 
 
 class TriggerRefused(Exception):
-    """Airflow did not create the DAG run; the text says why."""
+    """Airflow did not create the DAG run; the text states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What an operation is to do."""
+    """The order to execute an operation."""
 
     operation: Operation
     config: Config
     fields: Mapping[str, str]
     decision: Decision
     run: str
-    """The id of a DAG run that does it."""
+    """The id of the DAG run that executes it."""
     trigger: Trigger
     run_link: Callable[[str, str], str]
     """Returns the address of a DAG run in Airflow's UI."""
@@ -98,16 +99,16 @@ class ActionRefusal:
     """The HTTP status of the answer."""
     text: str
     command: str
-    """The command that does the same, with the reason and the user."""
+    """The command with the same effect, with the reason and the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """An action that was recorded, and what came of it so far."""
+    """An action that was recorded, and its outcome so far."""
 
     record: ActionRecord
     outcome: ActionOutcome | None
-    """None: it is at work, or was interrupted."""
+    """None: it is running, or was interrupted."""
 
 
 class Actions:
@@ -129,7 +130,9 @@ class Actions:
         self._kept: OrderedDict[ActionPlace, Taken] = OrderedDict()
 
     def take(self, sent: SentForm) -> ActionPlace | ActionRefusal:
-        """Take an action, unless this form was sent before. Return where it is recorded, done or not.
+        """Take an action, unless this form was sent before.
+
+        Return the place of the record, also if the action was not executed.
 
         Nothing is done for a user without the role, without a reason, or while the record cannot be stored.
         """
@@ -163,7 +166,7 @@ class Actions:
             self._running.release()
 
     def find(self, place: ActionPlace) -> Taken | None:
-        """Return an action that was taken; None if there is none. Raises a `WaybillError` if S3 does not tell."""
+        """Return an action that was taken; None if there is none. Raises a `WaybillError` if S3 does not answer."""
         with self._lock:
             kept = self._kept.get(place)
         if kept is not None:

@@ -1,10 +1,10 @@
 """The pages, as a FastAPI app: server-rendered HTML, fragments of it for polling, and forms of actions.
 
-Who calls is decided outside: `create_app` gets a FastAPI dependency that returns the `PageCaller`, or raises an
-`HTTPException`. Every route depends on it but the static files, which tell nothing.
+The app does not authenticate callers itself: `create_app` gets a FastAPI dependency that returns the `PageCaller`, or
+raises an `HTTPException`. Every route depends on it, except static files, which reveal nothing.
 
-A page is made of the status document in this process's memory. Pages of the same ten seconds and the same role are the
-same but for the CSRF token, so one rendering serves all users who poll.
+A page is made of the status document in this process's memory. Pages of the same ten seconds and the same role differ
+only in the CSRF token, so one rendering serves all users who poll.
 """
 
 # Without `from __future__ import annotations`: FastAPI would evaluate the annotations of the functions within
@@ -49,11 +49,11 @@ from waybill.watch.promises.status import WatchStatus
 logger = logging.getLogger(__name__)
 
 _BUCKET_MS = 10_000
-"""Ages on pages are those of the last full ten seconds, so that pages of these can be kept."""
+"""Ages on pages are rounded to ten seconds, so that rendered pages can be kept for this time."""
 _KEPT_PAGES = 512
 _MAX_FORM_BYTES = 64 << 10
 _SLOW_THREADS = 8
-"""Threads for what may wait for S3. They are none of those that Airflow's own routes need."""
+"""The size of the thread pool for work that may wait for S3. Airflow's own routes do not use these threads."""
 _TOKEN_PLACE = f"token-{secrets.token_hex(16)}"
 """Stands for the CSRF token in pages that are kept. Random, so that no name or message can contain it."""
 _HEADERS = {
@@ -70,7 +70,7 @@ _NO_USER = Viewer("", Role.VIEWER)
 
 @dataclass(frozen=True, slots=True)
 class PageCaller:
-    """Who calls."""
+    """The caller of a page."""
 
     viewer: Viewer
     trigger: Trigger
@@ -81,7 +81,7 @@ class PageCaller:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where the app is mounted, and what protects it."""
+    """The place where the app is mounted, and its secrets."""
 
     prefix: str
     """The path below Airflow's own, such as `/waybill/ui`."""
@@ -91,7 +91,7 @@ class Site:
     """Returns the address of the login page, which leads back to the given address."""
     base_url: str = ""
     """The address by which browsers reach Airflow, such as `https://airflow.example.com/team`. A proxy may speak http
-    with this process, under another name. '': that of the request."""
+    with this process, under another name. '': the address of the request."""
 
     @property
     def is_secure(self) -> bool:
@@ -108,7 +108,7 @@ class Tracer(Protocol):
     """Finds messages."""
 
     def __call__(self, query: TraceQuery, links: Links, streams: tuple[str, ...], /) -> TracePage:
-        """Return the page for a query. `streams`: those to choose from."""
+        """Return the page for a query. `streams`: the streams that the user can choose."""
         ...
 
     def value(self, query: TraceQuery, /) -> bytes:
@@ -146,7 +146,7 @@ def create_app(
 
 
 class _InThread:
-    """Runs functions in threads of this app's own: S3 may hang, and Airflow's routes need theirs."""
+    """Runs functions in a thread pool of this app, so that a hanging S3 cannot exhaust Airflow's threads."""
 
     def __init__(self) -> None:
         self._limiter = anyio.CapacityLimiter(_SLOW_THREADS)
@@ -162,7 +162,7 @@ def _slow(
     tracer: Tracer | None,
     in_thread: _InThread,
 ) -> APIRouter:
-    """Return the routes that ask S3 when a person asks for something."""
+    """Return the routes that send requests to S3 for a person's request."""
     router = APIRouter()
     who = Depends(authenticate)
 
@@ -191,7 +191,7 @@ def _slow(
 
 
 def _polled(pages: "_Pages", authenticate: Callable[..., PageCaller]) -> APIRouter:
-    """Return the routes that a page asks for again and again."""
+    """Return the routes that a page polls."""
     router = APIRouter()
     who = Depends(authenticate)
 
@@ -211,7 +211,7 @@ def _polled(pages: "_Pages", authenticate: Callable[..., PageCaller]) -> APIRout
 
 
 def _viewed(pages: "_Pages", authenticate: Callable[..., PageCaller]) -> APIRouter:
-    """Return the routes that people open, and those of files."""
+    """Return the routes that people open, and the routes of files."""
     router = APIRouter()
     who = Depends(authenticate)
 
@@ -235,7 +235,7 @@ def _viewed(pages: "_Pages", authenticate: Callable[..., PageCaller]) -> APIRout
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form. Raises `HTTPException` for a body that is no form, or too long."""
+    """Return the fields of a form. Raises `HTTPException` for a body that is not a form, or too long."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
         raise HTTPException(415, "send a form")
     body = bytearray()
@@ -258,7 +258,7 @@ _MODELS: Mapping[str, tuple[str, str, _Make]] = {
 
 
 class _Pages:
-    """Makes the answers."""
+    """Renders the answers."""
 
     def __init__(self, reader: StatusReader, site: Site, renderer: Renderer, now_ms: Callable[[], int]) -> None:
         self._reader = reader
@@ -294,7 +294,7 @@ class _Pages:
         return _with_etag(request, Response(kept[1], media_type="application/json"))
 
     def static(self, request: Request, name: str) -> Response:
-        """Return a static file. Its address changes with its content, so browsers may keep it."""
+        """Return a static file. Its address changes with its content, so browsers can cache it."""
         asset = self._renderer.assets.get(name)
         if asset is None:
             raise HTTPException(404, f"there is no file {name}")
@@ -316,7 +316,7 @@ class _Pages:
         return self._answer(request, caller, self._renderer.render("trace.html", frame, page), 422 if wrong else 200)
 
     def value(self, request: Request, caller: PageCaller, tracer: Tracer | None) -> Response:
-        """Return the bytes of a message's value, to download. The log names who did."""
+        """Return the bytes of a message's value, to download. The log names the user who downloaded it."""
         if tracer is None:
             raise HTTPException(404, "messages cannot be traced here")
         if caller.viewer.role < Role.OPERATOR:
@@ -339,7 +339,7 @@ class _Pages:
     def act(
         self, request: Request, caller: PageCaller, action: str, form: Mapping[str, str], actions: Actions
     ) -> Response:
-        """Take an action, and lead to the page that says what came of it. So a reload of that page repeats nothing."""
+        """Take an action, and redirect to the page with its outcome. So a reload of that page repeats nothing."""
         page_key = self._refuse_forged(request, caller.viewer, form)
         if action not in list(PAGE_OPERATIONS):
             raise HTTPException(404, f"there is no action {action}")
@@ -355,7 +355,7 @@ class _Pages:
         return RedirectResponse(address, 303, {"Cache-Control": "no-store"})
 
     def taken(self, request: Request, caller: PageCaller, place: str, actions: Actions) -> Response:
-        """Return the page that says what came of an action. It is polled until nothing is to be expected any more."""
+        """Return the page with the outcome of an action. It is polled until the outcome is final."""
         return self._answer(request, caller, self._taken_html(request, caller, place, actions, "result.html"))
 
     def taken_fragment(self, request: Request, caller: PageCaller, place: str, actions: Actions) -> Response:
@@ -366,7 +366,7 @@ class _Pages:
 
     def error(self, request: Request, error: Exception) -> Response:
         """Return the answer to a request that was refused: a page for people, JSON for programs."""
-        assert isinstance(error, HTTPException)  # it is registered for nothing else
+        assert isinstance(error, HTTPException)  # it is registered only for this class
         path = request.url.path.removeprefix(self._links(request).root)
         if path.startswith(("/api/", "/static/", "/fragments/")):
             body = orjson.dumps({"detail": str(error.detail)})
@@ -385,7 +385,7 @@ class _Pages:
     def _login(self, request: Request) -> str:
         """Return the address of the login page, which leads back to this page."""
         here = request.url
-        if self._site.base_url:  # a proxy may have been asked with another scheme and name than this process
+        if self._site.base_url:  # a proxy may have got the request with another scheme and name than this process
             base = urlsplit(self._site.base_url)
             here = here.replace(scheme=base.scheme, netloc=base.netloc)
         return self._site.login_url(str(here))
@@ -444,7 +444,7 @@ class _Pages:
         )
         html = self._kept.get(key)
         if html is None:
-            # One after the other: when ten seconds are over, many users ask for the same page at once.
+            # Render one page at a time: after every ten seconds, many users request the same page at once.
             with self._lock:
                 html = self._kept.get(key)
                 if html is None:
@@ -502,7 +502,7 @@ class _Pages:
         return response
 
     def _changed(self, request: Request, caller: PageCaller, html: str) -> Response:
-        """Return a fragment with the token of the user; 304 if it has not changed but for that token."""
+        """Return a fragment with the token of the user; 304 if only that token has changed."""
         of_whom = f"{request.cookies.get(COOKIE, '')} {caller.viewer.name} "
         return _with_etag(request, self._answer(request, caller, html), f"{of_whom}{html.replace(_TOKEN_PLACE, '')}")
 
@@ -539,7 +539,7 @@ def _with_paths(frame: PageFrame, fragment: str, back: str) -> PageFrame:
 
 
 def _own_path(links: Links, path: str) -> str:
-    """Return a path to which a page leads back; the first page for one outside of this app."""
+    """Return the path to which a page leads back; the first page if the path is outside of this app."""
     is_own = path == links.root or path.startswith(f"{links.root}/")
     return links.page("/") if not is_own or "\\" in path or "//" in path else path
 

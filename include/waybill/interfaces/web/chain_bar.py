@@ -1,4 +1,4 @@
-"""The chain of a topic-partition drawn to scale, and trends: coordinates of an SVG, as pages have no inline styles."""
+"""The chain of a topic-partition, drawn to scale, and trends: SVG coordinates, since pages have no inline styles."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from waybill.watch.promises.status import TopicPartitionStatus, TrendPoint
 
 WIDTH = 1000.0
-"""Of the view box: `x` and `width` of all segments are within it."""
+"""The width of the view box: `x` and `width` of all segments are within it."""
 _TREND_HEIGHT = 24.0
 _TREND_WIDTH = 120.0
 _TAIL_SHARE = 4
-"""The last part of a chain is drawn a quarter longer than what is on its way, so that its beginning is seen."""
+"""The drawn last part of a chain is a quarter longer than the offsets in transit, so that their beginning is
+visible."""
 _MIN_WIDTH = 2.0
-"""A gap of a few offsets among millions is drawn wider than it is, or nobody would see it."""
+"""The smallest drawn width of a gap, so that a gap of a few offsets among millions is visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class ChainBar:
-    """The offsets `[first, next)` of a topic-partition: each row is a place, and shows which of them it has."""
+    """The offsets `[first, next)` of a topic-partition: each row stands for a place, and shows the offsets in it."""
 
     first: int
     next: int
@@ -59,7 +60,7 @@ def whole_chain(tp: TopicPartitionStatus) -> ChainBar:
 
 
 def end_of_chain(tp: TopicPartitionStatus) -> ChainBar:
-    """Return the bar of what is on its way: from a little before the place that is farthest behind, to the end."""
+    """Return the bar of the offsets in transit: from a little before the smallest position to the end."""
     end = max(tp.end, tp.committed)
     behind = min(each for each in (tp.end, tp.committed, tp.published, tp.swept) if each is not None)
     first = max(min(tp.archived_from, tp.earliest), behind - (end - behind) // _TAIL_SHARE - 1)
@@ -101,7 +102,7 @@ class _Scale:
 
 
 def trend_of(points: Sequence[TrendPoint], limit_seconds: float | None = None) -> Trend:
-    """Return the archive lag of a stream over time. It is drawn to `limit_seconds` at least."""
+    """Return the archive lag of a stream over time. The scale reaches at least to `limit_seconds`."""
     known = [(each.at_ms, each.archive_lag_seconds) for each in points if each.archive_lag_seconds is not None]
     if len(known) < 2:
         return Trend("", "not measured yet", 0.0)

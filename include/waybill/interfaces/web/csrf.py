@@ -1,13 +1,13 @@
-"""Tokens against forged requests: each form sends back what only a page of this app could have told it.
+"""Tokens against forged requests: each form sends back a token that only a page of this app can contain.
 
 A browser gets a cookie with a random value (`SameSite=Strict`, not readable by scripts). The token of a form is a MAC
 of that value, of the user's name and of the page's own key, made with a secret that all API servers share. Another site
-can make the browser send the cookie at most, and knows no token; a token of one user is none of another's.
+can only make the browser send the cookie, and does not know a token; a token is valid for one user.
 
 The key is the time at which the page was made, with random digits: a token is valid for a day, and an action that is
-sent twice from one page (a double click, a reload) is known as the same.
+sent twice from one page (a double click, a reload) is recognized as the same action.
 
-`is_own_origin` is the second check: the browser tells where the form came from.
+`is_own_origin` is the second check: the browser states the origin of the form.
 """
 
 from __future__ import annotations
@@ -67,5 +67,5 @@ def is_own_origin(origin: str | None, fetch_site: str | None, hosts: Collection[
         return False
     try:
         return urlsplit(origin).netloc in hosts
-    except ValueError:  # no URL, such as `http://[`
+    except ValueError:  # not a URL, such as `http://[`
         return False

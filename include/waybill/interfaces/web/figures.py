@@ -41,10 +41,10 @@ class Figure:
     command: str = ""
     """The command that prints it."""
     title: str = ""
-    """What it means, with its limit."""
+    """The meaning of the figure, with its limit."""
     value: float | None = None
     note: str = ""
-    """How old it is, if it is older than the rest of the page."""
+    """The age of the figure, if it is older than the rest of the page."""
 
     @property
     def has_more(self) -> bool:
@@ -52,7 +52,7 @@ class Figure:
 
 
 def worst(tones: list[Tone]) -> Tone:
-    """Return the worst of the tones; `OK` without any."""
+    """Return the worst of the tones; `OK` if there are none."""
     return max(tones, key=_ORDER.index, default=Tone.OK)
 
 
@@ -68,7 +68,7 @@ def tone_of(verdict: Verdict, severity: PromiseSeverity) -> Tone:
 def promise_figure(promise: PromiseStatus | None, now_ms: int, text: str | None = None) -> Figure:
     """Return the figure of a promise; `text` instead of the measured one.
 
-    One that could not be measured now shows the last known figure, with its age.
+    If the promise could not be measured now, show the last known figure with its age.
     """
     if promise is None:
         return Figure(_UNKNOWN, Tone.UNKNOWN, title="it was never measured")
@@ -82,7 +82,7 @@ def promise_figure(promise: PromiseStatus | None, now_ms: int, text: str | None 
 
 
 def safe_url(url: str) -> str:
-    """Return the address if it is one of the web; else ''. A page must never link to a script."""
+    """Return the address if its scheme is http or https; else ''. A page must never link to a script."""
     return url if url.startswith(("https://", "http://")) else ""
 
 

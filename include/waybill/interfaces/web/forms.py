@@ -1,4 +1,4 @@
-"""The forms of actions: what a click sends, and the command that does the same."""
+"""The forms of actions: the fields that a click sends, and the equivalent command."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class ActionForm:
     fields: tuple[tuple[str, str], ...]
     """Hidden fields: name and value."""
     command: str
-    """The command that does the same."""
+    """The equivalent command."""
     role: Role
-    """The role that it needs."""
+    """The required role."""
     is_allowed: bool
     """Whether the viewer has that role."""
     is_grave: bool

@@ -1,4 +1,4 @@
-"""What all pages share: the navigation, the user, and how fresh the shown state is."""
+"""The parts that all pages share: the navigation, the user, and the age of the shown state."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from waybill.watch.incidents.finding import Verdict
 from waybill.watch.promises.status import WatchStatus
 
 POLL_SECONDS = 5
-"""How often a page asks for its fragment again."""
+"""The interval in which a page requests its fragment again."""
 _STALE_MS = 3 * 60_000
-"""Watches come each minute: after three of them, the page says that the state is old."""
+"""A watch runs each minute: after three minutes, the page states that the state is old."""
 _PAGES = (
     ("streams", "Streams", "/"),
     ("trace", "Trace", "/trace"),
@@ -31,7 +31,7 @@ class Viewer:
     name: str
     role: Role
     sees_all_replays: bool = False
-    """Whether the replay requests of others are shown, as the replay API decides it."""
+    """Whether the replay requests of others are shown, by the rule of the replay API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Away:
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """How old the shown state is, and which services are away."""
+    """The age of the shown state, and the services that do not answer."""
 
     at_ms: int | None
     """When the watch measured; None: no status document was read yet."""
@@ -95,7 +95,7 @@ class Freshness:
 
 @dataclass(frozen=True, slots=True)
 class MessagePage:
-    """A page that only says something: why there is nothing to show."""
+    """A page with only a message: why there is nothing to show."""
 
     title: str
     text: str
@@ -103,7 +103,7 @@ class MessagePage:
     status: int
     """The HTTP status of the answer."""
     sign_in: str = ""
-    """The address of the login page, which leads back here; '' where it is of no use."""
+    """The address of the login page, which leads back here; '' if it would not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class NavItem:
 
 @dataclass(frozen=True, slots=True)
 class PageFrame:
-    """What the layout needs."""
+    """The values for the layout."""
 
     title: str
     nav: tuple[NavItem, ...]

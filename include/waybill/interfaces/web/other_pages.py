@@ -36,7 +36,7 @@ class IncidentsPage:
     open: tuple[IncidentRow, ...]
     """The oldest first."""
     resolved: tuple[IncidentRow, ...]
-    """Those of the last day, the newest first."""
+    """Incidents that were resolved in the last day, the newest first."""
     actions: tuple[DecisionRow, ...]
     """The newest first."""
 
@@ -106,10 +106,10 @@ class KafkaPage:
     services: tuple[tuple[str, Figure], ...]
     """Kafka and ZooKeeper."""
     findings: tuple[PromiseRow, ...]
-    """All that was measured about Kafka itself, the broken ones first."""
+    """All findings about Kafka itself, the broken promises first."""
     topics: tuple[KafkaTopicRow, ...]
     commands: tuple[tuple[str, str], ...]
-    """What more can be asked: text and command."""
+    """Commands with more details: text and command."""
 
 
 def kafka_page(status: WatchStatus, links: Links, now_ms: int) -> KafkaPage:
@@ -250,7 +250,7 @@ def seen_replays(status: WatchStatus, viewer: Viewer) -> tuple[ReplayStatus, ...
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """What was used for one stream, or by one kind of process, since the oldest shown day."""
+    """The usage for one stream, or by one kind of process, since the oldest shown day."""
 
     name: str
     href: str

@@ -1,4 +1,4 @@
-"""What the pages do for each operation: the functions that the commands call, or a DAG run."""
+"""Execute the operations for the pages: call the functions of the commands, or trigger a DAG run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from waybill.watch.promises.action_log import ActionOutcome
 
 
 def _acknowledge(order: Order) -> ActionOutcome:
-    """Do what `waybill incidents ack` does."""
+    """Acknowledge an incident, as `waybill incidents ack` does."""
     with ExitStack() as stack:
         store = stack.enter_context(Store.of(order.config.storage))
         session = None
-        with suppress(CoordinationUnavailable):  # the copy in S3 then takes its place, as for the command
+        with suppress(CoordinationUnavailable):  # the copy in S3 is then used, as by the command
             session = stack.enter_context(ZooKeeperSession.of(order.config))
         books = BookStore(order.config.zookeeper.root, session, store)
         found = acknowledge(books, order.fields["incident"], order.decision)
@@ -42,14 +42,14 @@ def _resume(order: Order) -> ActionOutcome:
 
 
 def _decide_pause(order: Order, action: PauseAction, done: str) -> ActionOutcome:
-    """Do what `waybill pause` and `waybill resume` do, for all stages."""
+    """Pause or resume all stages, as `waybill pause` and `waybill resume` do."""
     name = order.fields["stream"]
     pause, _ = decide_pause(order.config, name, action, (), order.decision)
     return ActionOutcome(True, f"{name}: {', '.join(sorted(pause.stages))} {done}")
 
 
 def _accept_gap(order: Order) -> ActionOutcome:
-    """Do what `waybill gaps accept` does for a gap at the end of a chain."""
+    """Accept a gap at the end of a chain, as `waybill gaps accept` does."""
     from waybill.archive.ingest import connect
     from waybill.archive.ingest.gap_acceptance import SeenGap, accept_gap
 
@@ -73,7 +73,7 @@ def _accept_gap(order: Order) -> ActionOutcome:
 
 
 def _order_run(order: Order) -> ActionOutcome:
-    """Trigger the DAG of the operation, with what the form has."""
+    """Trigger the DAG of the operation, with the values of the form."""
     order.operation.check(order.fields)
     order.config.stream(order.fields["stream"])  # an unknown stream is an error of this action, not of a later run
     assert order.operation.runs is not None

@@ -1,9 +1,9 @@
 """The status document in the memory of a process, read again every few seconds at most.
 
-A page shows what is known while a thread reads, and does not wait for S3. Two exceptions: the request that begins a
-reading waits for it up to two seconds if the known state is old, and so do up to four requests while nothing is known.
-The others go on at once: threads of the API server are few, and Airflow's own pages need them. When S3 does not answer,
-the last state stays, and the page says so.
+While a thread reads the document, a page shows the last known state, and does not wait for S3. There are two
+exceptions: the request that starts a reading waits up to two seconds for it if the known state is old, and up to four
+requests wait while there is no known state. The other requests do not wait: the API server has few threads, and
+Airflow's own pages need them. When S3 does not answer, the last state stays, and the page states this.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StatusReader:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def known(self) -> Known:
-        """Return the last known state, and have it read again if it is due."""
+        """Return the last known state, and start to read it again if it is due."""
         with self._lock:
             now = self._clock()
             is_idle = self._reading is None or self._reading.done()

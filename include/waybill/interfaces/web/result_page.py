@@ -1,4 +1,4 @@
-"""The page after an action: what came of it, and while a DAG run is at work, how far it is."""
+"""The page after an action: its outcome, and the state of its DAG run."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _UNFINISHED = (
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """What the page says after an action."""
+    """The content of the page after an action."""
 
     title: str
     tone: Tone
     text: str
     detail: str
-    """What was done or ordered, or why it was not."""
+    """What was executed or ordered, or why it was not."""
     command: str
-    """The command that does the same, with the reason and the user."""
+    """The command with the same effect, with the reason and the user."""
     href: str
     """The DAG run; '' if there is none."""
     back: str
     recorded: str
-    """When it was recorded, and by whom; '' if it was not recorded, and so not done."""
+    """When and by whom the action was recorded; '' if it was not recorded, and so not executed."""
     is_final: bool
-    """Whether nothing is to be expected any more."""
+    """Whether the outcome is final."""
 
 
 def refusal_page(refusal: ActionRefusal, back: str) -> ResultPage:
@@ -49,7 +49,7 @@ def refusal_page(refusal: ActionRefusal, back: str) -> ResultPage:
 
 
 def taken_page(taken: Taken, run_state: str, back: str, now_ms: int) -> ResultPage:
-    """Return the page of an action that was recorded. `run_state`: that of its DAG run; '' if it is not known."""
+    """Return the page of an action that was recorded. `run_state`: the state of its DAG run; '' if it is unknown."""
     record, outcome = taken.record, taken.outcome
     recorded = f"Recorded as {record.place}, {age_text(record.at_ms, now_ms)}, by {record.by}: {record.reason}"
     title, tone, text = _verdict(outcome, run_state)

@@ -50,19 +50,19 @@ from waybill.watch.promises.status import (
 )
 
 _MOST_LISTED = 50
-"""So many stops and gaps are listed; the command lists all."""
+"""The number of stops and gaps that are listed; the command lists all."""
 _TABLES_OLD_MS = 15 * 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class PartState:
-    """How old a part of the page is, that is read with the tables."""
+    """The age of a part of the page that is read with the tables."""
 
     is_known: bool
     age: str
-    """'' if it is not known."""
+    """'' if it is unknown."""
     problem: str
-    """Why it is not known, or not newer; '' if there is no problem."""
+    """Why the part is unknown or old; '' if there is no problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +144,10 @@ class WindowGauge:
     promised: str
     floor: str
     share: float
-    """Of the promised window."""
+    """The share of the promised window."""
     floor_share: float
     budget_share: float | None
-    """Of the index budget; None: there is no usable index."""
+    """The share of the index budget; None: there is no usable index."""
     index: Figure
     budget: str
     alert: str
@@ -218,15 +218,15 @@ class StreamPage:
     topic_partitions: TopicPartitionRows
     stops: tuple[StopRow, ...]
     more_stops: int
-    """How many are not listed."""
+    """How many stops are not listed."""
     gaps: tuple[GapRow, ...]
     more_gaps: int
     pauses: tuple[PauseRow, ...]
     runs: tuple[RunRow, ...]
     run_at_work: str
-    """When the partition run at work was planned; '' if none is at work."""
+    """When the running partition run was planned; '' if none is running."""
     run_at_work_href: str
-    """Its DAG run, or the DAG if the run is not known."""
+    """Its DAG run, or the DAG if the run is unknown."""
     quarantine: tuple[QuarantineRow, ...]
     window: WindowGauge | None
     dedup_command: str
@@ -245,10 +245,10 @@ class StreamPage:
     logs_age: str
     """How old the offsets are."""
     logs_old: str
-    """The same if the last watch could not read them; else ''."""
+    """The age of the offsets if the last watch could not read them; else ''."""
     tables_age: str
     tables_old: str
-    """The same if they are older than they should be; else ''."""
+    """The age of the tables' state if it is older than it should be; else ''."""
     parts: Mapping[str, PartState]
     """How old each part is: audits, gaps, backfills, dedup, quarantine, generation."""
 
@@ -360,7 +360,7 @@ def _part_state(details: StreamDetails | None, part: str, now_ms: int) -> PartSt
 
 
 _ACCEPTABLE = frozenset({"RetentionGap", "LogTruncated"})
-"""Stops that an accepted gap ends without further input. That of a broken chain needs the lost offsets."""
+"""Stops that an accepted gap ends without further input. For a broken chain, a person must give the lost offsets."""
 
 
 def _stop_row(stream: StreamStatus, stop: StopStatus, links: Links, viewer: Viewer, now_ms: int) -> StopRow:
@@ -384,9 +384,9 @@ def _stop_row(stream: StreamStatus, stop: StopStatus, links: Links, viewer: View
 
 
 def _lost_offsets(stream: StreamStatus, stop: StopStatus) -> tuple[int, int] | None:
-    """Return the first offset that an accepted gap would lose now, and the one after the last; None: not known.
+    """Return the range of offsets that an accepted gap would lose now, the end excluded; None: unknown.
 
-    The stop states what was lost when it was recorded; since then, retention may have deleted more.
+    The stop states the loss when it was recorded; since then, retention may have deleted more.
     """
     found = [each for each in stream.topic_partitions if (each.topic, each.partition) == (stop.topic, stop.partition)]
     if stop.error not in _ACCEPTABLE or not found:

@@ -1,4 +1,4 @@
-"""The model of the page Streams: where all streams are, what is broken, and what waits for a person."""
+"""The model of the page Streams: the state of all streams, broken promises, and decisions that wait for a person."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class IncidentRow:
     state: str
     """`open`, `acknowledged by …` or `resolved …`."""
     acknowledge: ActionForm | None
-    """None if it is acknowledged or resolved."""
+    """The form; None if the incident is acknowledged or resolved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class RunRow:
     href: str
     """The DAG run in Airflow's UI, or the DAG if the run is not known; '' without a DAG."""
     what: str
-    """What the address leads to: `run …`, or `DAG …`."""
+    """The text of the link: `run …`, or `DAG …`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Waiting:
     text: str
     tone: Tone
     href: str
-    """The page, or the part of a page, on which it can be decided."""
+    """The page, or the part of a page, with the form for the decision."""
     age: str
 
 
@@ -123,7 +123,7 @@ class StreamRow:
     pause: ActionForm | None
     resume: ActionForm | None
     old: str
-    """How old its offsets are, if the last watch could not read them; else ''."""
+    """The age of its offsets, if the last watch could not read them; else ''."""
     runs_href: str
     """The part of its page that lists all runs."""
 
@@ -137,14 +137,14 @@ class StreamsPage:
     """How many streams are in each health, the worst first, and the address of the list of these."""
     waiting: tuple[Waiting, ...]
     shared: tuple[PromiseRow, ...]
-    """Broken promises about what all streams use: Kafka, and tasks of Airflow."""
+    """Broken promises about parts that all streams use: Kafka, and tasks of Airflow."""
     services: tuple[tuple[str, Figure], ...]
     broken_config: tuple[tuple[str, str], ...]
     """Streams that are left out, with the errors of their config."""
     produced: Figure
     archived: Figure
     command: str
-    """The command that prints what the totals follow from."""
+    """The command that prints the inputs of the totals."""
 
 
 def streams_page(status: WatchStatus, links: Links, viewer: Viewer, now_ms: int) -> StreamsPage:
@@ -233,7 +233,7 @@ def _row(
 
 
 def old_text(read_ms: int | None, at_ms: int, now_ms: int) -> str:
-    """Return how old a part of the state is if the watch of `at_ms` could not read it; else ''."""
+    """Return the age of a part of the state if the watch of `at_ms` could not read it; else ''."""
     return "" if read_ms is not None and read_ms >= at_ms - _OLD_MS else age_text(read_ms, now_ms)
 
 
@@ -266,7 +266,7 @@ def _worst_first(broken: Iterable[PromiseStatus]) -> list[PromiseStatus]:
 
 
 def rate_figures(stream: StreamStatus) -> tuple[Figure, Figure]:
-    """Return what producers write and what is archived, in messages a second."""
+    """Return the rates of producers and of archiving, in messages per second."""
     command = f"waybill offsets ls --stream {stream.name}"
     what = "by offsets, over the last ten minutes"
     produced = Figure(
@@ -360,7 +360,7 @@ def _run_row(stream: StreamStatus, run: RunStatus, links: Links, now_ms: int) ->
 
 
 def waiting_of(stream: StreamStatus, links: Links, now_ms: int) -> list[Waiting]:
-    """Return what waits for a person, of one stream."""
+    """Return the decisions of one stream that wait for a person."""
     page, name = links.stream(stream.name), stream.name
     found = []
     by_error: dict[str, list[StopStatus]] = {}

@@ -30,7 +30,7 @@ class TopicPartitionFilter:
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> TopicPartitionFilter:
-        """Return the choice of an address. What is no number of a page is page 1."""
+        """Return the choice of an address. Any text that is not a page number is page 1."""
         page = whole_number(parameters.get("page", ""), _MOST_PAGES)
         return cls(parameters.get("tp", "")[:300].strip(), page or 1)
 
@@ -74,14 +74,14 @@ class TopicPartitionRows:
     shown: str
     """Which ones are shown: `1 to 100 of 10,000`."""
     before: str
-    """The address of the page before; '' on the first one."""
+    """The address of the previous page; '' on the first page."""
     after: str
     size: int
     """How many rows a page has."""
     has_form: bool
-    """Whether there are enough to choose from."""
+    """Whether there are so many topic-partitions that a form is useful."""
     commands: tuple[tuple[str, str], ...]
-    """What the columns follow from: text and command."""
+    """Commands that print the inputs of the columns: text and command."""
 
 
 def choose_rows(stream: StreamStatus, choice: TopicPartitionFilter, links: Links) -> TopicPartitionRows:

@@ -1,7 +1,8 @@
-"""The page Trace: the only one that asks S3 and the catalog, when a person asks for a message.
+"""The page Trace: the only page that sends requests to S3 and the catalog, when a person requests a message.
 
-Few traces run at a time, in threads of their own, and the others are refused at once. A page waits for its trace for a
-while only: S3 and the catalog may hang for minutes. So traces never take the threads that Airflow's own pages need.
+Few traces run at a time, in a separate thread pool, and further traces are refused at once. A page waits for its trace
+only for a limited time, since S3 and the catalog may hang for minutes. So traces never use the threads that Airflow's
+own pages need.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class PageTracer:
         self._pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="waybill-trace")
 
     def __call__(self, query: TraceQuery, links: Links, streams: tuple[str, ...]) -> TracePage:
-        """Return the page for a query. What is wrong with it is told on the page."""
+        """Return the page for a query. The page states what is wrong with the query."""
         if not (query.id or query.topic or query.offset):
             return TracePage(query, streams, (), "", "")
         command = _command(query)
@@ -91,9 +92,9 @@ class PageTracer:
         return bytes(message["value"])
 
     def _run(self, work: Callable[[], _T]) -> _T:
-        """Return what `work` returns in a thread of its own. Raises `StoreUnavailable` if it takes too long.
+        """Run `work` in a separate thread, and return its result. Raises `StoreUnavailable` if it takes too long.
 
-        The thread of work that takes too long counts as one at work until it ends.
+        A thread that takes too long counts as busy until it ends.
         """
         if not self._running.acquire(blocking=False):
             raise StoreUnavailable(_BUSY)
@@ -272,7 +273,7 @@ def _bytes_text(data: bytes | None) -> tuple[str, bool, bool]:
 
 
 def _is_utf8(data: bytes) -> bool:
-    """Return whether bytes are UTF-8 but for a character that was cut at their end."""
+    """Return whether bytes are UTF-8, except for a character that was cut at their end."""
     return any(_decodes(data[: len(data) - cut]) for cut in range(4))
 
 

@@ -1,4 +1,4 @@
-"""The model of the page Trace: one message, from Kafka through the archive to its row, and what it repeats."""
+"""The model of the page Trace: one message from Kafka through the archive to its row, and the message it repeats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from waybill.config.names import LAST_OFFSET, MAX_PARTITION, TopicPartition, is_
 
 @dataclass(frozen=True, slots=True)
 class TraceQuery:
-    """What was asked for, as it was typed. The form sends these fields with GET."""
+    """The query as the user typed it. The form sends these fields with GET."""
 
     stream: str = ""
     topic: str = ""
@@ -22,7 +22,7 @@ class TraceQuery:
 
     @property
     def problem(self) -> str:
-        """Why no message can have this topic, partition and offset; '' if one can, or if an id is asked for."""
+        """Why topic, partition and offset are invalid; '' if they are valid, or if the query is for an id."""
         if self.id or not (self.topic or self.offset):
             return ""
         try:
@@ -32,7 +32,7 @@ class TraceQuery:
         return ""
 
     def place(self) -> tuple[TopicPartition, int]:
-        """Return the topic-partition and the offset. Raises `ConfigError` if they are none of Kafka's."""
+        """Return the topic-partition and the offset. Raises `ConfigError` if they are not valid in Kafka."""
         if not (self.topic and self.partition and self.offset):
             raise ConfigError("give topic, partition and offset, or a message id")
         partition, offset = whole_number(self.partition, MAX_PARTITION), whole_number(self.offset, LAST_OFFSET)
@@ -108,7 +108,7 @@ class RowView:
 
 @dataclass(frozen=True, slots=True)
 class TraceView:
-    """What was found."""
+    """The result of a trace."""
 
     stream: str
     stream_href: str
@@ -137,10 +137,10 @@ class TracePage:
 
     query: TraceQuery
     streams: tuple[str, ...]
-    """To choose from."""
+    """The streams that the user can choose."""
     found: tuple[TraceView, ...]
-    """One; several if a message id belongs to several messages."""
+    """One result; several if a message id belongs to several messages."""
     problem: str
-    """Why nothing is found, with its remedy; '' if there is no problem."""
+    """Why no message is found, with the remedy; '' if there is no problem."""
     command: str
     """The command that prints the same; '' without a query."""

@@ -1,1 +1,1 @@
-"""Losses of unclean leader elections: which archived messages a log lost, and publishing them again."""
+"""Losses of unclean leader elections: find the archived messages that a log lost, and publish them again."""

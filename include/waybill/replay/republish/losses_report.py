@@ -20,12 +20,13 @@ from waybill.services.store import Store
 
 
 class Fate(StrEnum):
-    """What is known of a lost offset."""
+    """The state of a lost offset."""
 
     ARCHIVED = "archived"
     """The archive holds the message, so it can be published again."""
     UNKNOWN = "unknown"
-    """The log had the offset, and nobody read it. It can also have been part of a transaction, and no message."""
+    """The log had the offset, and nobody read it. It may also have been a control record or part of an aborted
+    transaction."""
 
 
 _TIME = pa.timestamp("ms", tz="UTC")
@@ -53,15 +54,15 @@ _ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LossCounts:
-    """How many lost offsets a report has."""
+    """The counts of lost offsets in a report."""
 
     archived: int = 0
     unknown: int = 0
     replaced: int = 0
-    """Lost offsets that the log has given to another message."""
+    """Lost offsets at which the log now holds another message."""
 
     def with_row(self, row: Mapping[str, Any]) -> LossCounts:
-        """Return the counts with another row of `LOSS_SCHEMA`."""
+        """Return the counts with a row of `LOSS_SCHEMA` added."""
         is_archived = row["fate"] == Fate.ARCHIVED
         return LossCounts(
             self.archived + is_archived, self.unknown + (not is_archived), self.replaced + ("new_leader_epoch" in row)

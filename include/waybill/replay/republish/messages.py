@@ -1,4 +1,4 @@
-"""The messages of a truncation: those that the archive holds, and those that took their offsets in the log."""
+"""The messages of a truncation: the archived messages, and the messages that now have their offsets in the log."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def read_archived_messages(
 
 
 def read_new_messages(source: KafkaSource, truncation: Truncation) -> Iterator[LoggedMessage]:
-    """Yield the messages that the log has now at the lost offsets, in order.
+    """Yield the messages that are now in the log at the lost offsets, in order.
 
-    Without those that Kafka's retention has deleted since. Raises `KafkaUnavailable`, and `RetentionGap` when Kafka
-    deletes them while they are read.
+    Messages that Kafka's retention has deleted since then are left out. Raises `KafkaUnavailable`, and `RetentionGap`
+    when Kafka deletes them while they are read.
     """
     tp = truncation.tp
     log = source.offsets([tp])[tp]

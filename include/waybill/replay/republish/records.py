@@ -1,7 +1,8 @@
-"""The records of messages that a person ordered to be published again: who, when, why, and which.
+"""The records of messages that a person orders to publish again: who, when, why, and which messages.
 
-The records of a chain are numbered, and each is created if absent. So two people who order the same at the same time
-get one record, and no offset is in two of them, unless a person abandons a record and orders its offsets again.
+The records of a chain are numbered, and each is created if absent. So if two people give the same order at the same
+time, there is one record, and no offset is in two records, unless a person abandons a record and orders its offsets
+again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from waybill.services.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Abandoned(Stored):
-    """The decision to leave a record unfinished. Some of its messages may be published."""
+    """The decision to leave a record unfinished. Some of its messages may have been published."""
 
     DOCUMENT: ClassVar = Document(
         "{where} is not a valid decision about published messages ({kind}: {error}): restore it from the bucket's "
@@ -36,7 +37,7 @@ class Abandoned(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Republished(Stored):
-    """Archived messages that are published again, or will be."""
+    """The record of archived messages that are being published again, or will be."""
 
     DOCUMENT: ClassVar = Document(
         "{where} is not a valid record of published messages ({kind}: {error}): restore it from the bucket's versions",
@@ -52,10 +53,10 @@ class Republished(Stored):
     at_ms: int
     delivery: Mapping[str, Any]
     """The state of the delivery before its first message (`TopicDelivery.state`): its producer id, and the ends of the
-    logs. Every run that carries the record out starts from it, so the leader refuses what it has already."""
+    logs. Every run for this record starts from this state, so the leader refuses messages that it already has."""
     is_done: bool = False
     abandoned: Abandoned | None = None
-    """None for a record that is done, too."""
+    """None also for a record that is done."""
 
     @property
     def is_unfinished(self) -> bool:
@@ -90,7 +91,7 @@ class Republished(Stored):
 
 
 _DONE = Document("", dump=readable)
-"""That all messages of a record are published. Nothing reads more than that the object exists."""
+"""The mark that all messages of a record are published. Only the existence of the object is read."""
 
 
 def list_records(store: Store, generation: int, tp: TopicPartition) -> list[Republished]:
@@ -123,7 +124,7 @@ def create_record(
     at_ms: int,
     delivery: Mapping[str, Any],
 ) -> Republished | None:
-    """Store a record. Returns None if another one has the number: then list the records again."""
+    """Store a record. Returns None if another record has the number: then list the records again."""
     record = Republished(tp, generation, number, tuple(runs), decision.by, decision.reason, at_ms, delivery)
     key = republish_key(store.prefix, tp.topic, generation, tp.partition, number)
     return record if store.create_or_read_existing(key, record.to_json()) is None else None
@@ -152,13 +153,13 @@ def abandon(store: Store, generation: int, tp: TopicPartition, number: int, deci
 
 
 def abandoned_runs(runs: Sequence[EpochRun], records: Sequence[Republished]) -> list[EpochRun]:
-    """Return the parts of runs that only abandoned records have: some of these messages may be published."""
+    """Return the parts of runs that are only in abandoned records: some of these messages may have been published."""
     free = not_recorded(runs, records)
     return _subtract(not_recorded(runs, [each for each in records if each.abandoned is None]), free)
 
 
 def not_recorded(runs: Iterable[EpochRun], records: Iterable[Republished]) -> list[EpochRun]:
-    """Return the parts of runs that no record has."""
+    """Return the parts of runs that are in no record."""
     return _subtract(runs, [taken for record in records for taken in record.runs])
 
 

@@ -1,12 +1,13 @@
-"""Publishing lost messages again, each exactly once, to the topic-partition that lost them.
+"""Publish lost messages again, each exactly once, to the topic-partition that lost them.
 
-A record states first which messages, with the producer id and the end of the log from before the first one
-(`records`). Then they are sent in order. The leader refuses what it has, by sequence number, and a later run reads from
-the log how far an earlier one came (`replay.delivery.kafka_topic`). So a run that was killed is finished by the next.
+First a record is stored with the messages, the producer id, and the log end offset before the first message
+(`records`). Then the messages are sent in order. By sequence number, the leader refuses messages that it already has,
+and a later run reads from the log how far an earlier one came (`replay.delivery.kafka_topic`). So a run that was killed
+is finished by the next.
 
-Limits: another unclean election can take published messages back as well; a run then stops and says so. Between an
-election and the end of a run, Kafka must keep the log from the record's end on. When a run cannot go on, a person can
-abandon its record (`records.abandon`); its messages are then published again only if that is asked for.
+Limits: another unclean election can take published messages back as well; a run then stops with an error. From an
+election to the end of a run, Kafka must keep the log after the record's log end offset. When a run cannot go on, a
+person can abandon its record (`records.abandon`); its messages are then published again only on a separate order.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _ATTEMPTS = 20
 
 @dataclass(frozen=True, slots=True)
 class RepublishResult:
-    """A record that a run has carried out."""
+    """A record whose messages a run has published."""
 
     record: Republished
     messages: int
@@ -67,14 +68,14 @@ def republish(
     allow_compacted: bool = False,
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> list[RepublishResult]:
-    """Finish what earlier runs began for a topic-partition, then publish what no record has. Return what was done.
+    """Finish unfinished records of a topic-partition, then publish messages that are in no record. Return the results.
 
-    `again`: publish also what only abandoned records have, some of it for the second time. `allow_compacted`: publish
-    to a compacted topic, where the old values become the newest of their keys.
+    `again`: also publish messages that are only in abandoned records, some of them for the second time.
+    `allow_compacted`: publish to a compacted topic, where the old values become the newest of their keys.
 
     Raises `RestoreRefused` before anything is published when a message is too large for the topic, or the topic is
-    compacted; `ReplayRefused` when the log has not what it had, `ChainBroken` or `CorruptBatch` for the archive,
-    `KafkaUnavailable`, `ConfigError`.
+    compacted; `ReplayRefused` when the log has lost messages that it had, `ChainBroken` or `CorruptBatch` for the
+    archive, `KafkaUnavailable`, `ConfigError`.
     """
     results = []
     while True:
@@ -161,7 +162,7 @@ def _batches(messages: Iterable[ReplayedMessage]) -> Iterator[list[ReplayedMessa
 
 
 def _messages(lost: Iterable[LostMessage], tp: TopicPartition) -> Iterator[ReplayedMessage]:
-    """Yield messages as they were, with the header that names what each one replaces."""
+    """Yield the archived messages, with a header that names the offset of the lost message."""
     for each in lost:
         record = each.record
         place = f"{tp.topic}/{tp.partition}/{each.leader_epoch}/{record.offset}"

@@ -1,12 +1,12 @@
-"""Finding what an unclean leader election took back, by comparing leader epochs of the archive with those of the log.
+"""Find the messages that an unclean leader election took back: compare the leader epochs of archive and log.
 
-A message of the archive is in the log exactly if the log has its leader epoch up to its offset: within an epoch one
-leader gives each offset once, and replicas only ever keep a beginning of what a leader wrote (KIP-101, KIP-320). So the
-archived batches are walked back from the offset at which the archive goes on after a truncation, as a follower does
-with its own log, until one is found that the log has.
+An archived message is in the log exactly if the log's entries of its leader epoch reach beyond its offset: within an
+epoch one leader assigns each offset once, and a replica keeps a prefix of what the leader wrote (KIP-101, KIP-320). So
+the archived batches are read backwards from the offset at which the archive continues after a truncation, as a follower
+does with its own log, until a batch is found that is in the log.
 
-Of messages that were not archived, the archive knows nothing. That the log lost some is known only from a watch that
-saw the log become shorter. The log went on then where a later leader epoch begins.
+The archive cannot show the loss of messages that were not archived. Only a watch that saw the log become shorter shows
+it. After such a loss, the log continues where a later leader epoch begins.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class EpochRun(NamedTuple):
     first_offset: int
     next_offset: int
     leader_epoch: int
-    """-1: not known, as in a gap marker."""
+    """-1: unknown, as in a gap marker."""
 
 
 class SeenEnd(NamedTuple):
-    """The end of a log, as a watch saw it before the log became shorter."""
+    """The log end offset that a watch read before the log became shorter."""
 
     at_ms: int
     end_offset: int
     committed_offset: int
-    """Up to where the topic-partition was archived then."""
+    """The committed offset at that time."""
 
     def is_of(self, resume_offset: int, accepted: Gap | None) -> bool:
-        """Return whether this is how far the log went that was lost where the archive goes on at an offset.
+        """Return whether this is the end of the lost log, if the archive continues at an offset.
 
-        `accepted`: the decision with which it went on, if there is one.
+        `accepted`: the decision after which the archive continued, if there is one.
         """
         in_time = accepted is None or self.at_ms <= accepted.accepted_at_ms
         return in_time and self.committed_offset <= resume_offset < self.end_offset
@@ -55,30 +55,31 @@ class SeenEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """What one or more unclean elections took back of a topic-partition, at one place of the chain."""
+    """The messages that one or more unclean elections took back from a topic-partition, at one place of the chain."""
 
     tp: TopicPartition
     generation: int
     archived: tuple[EpochRun, ...]
-    """Archived offsets that the log does not have any more, in order. They end where the archive goes on.
+    """Archived offsets that are no longer in the log, in order. They end where the archive continues.
 
     Empty: the log lost only messages that were not archived.
     """
     resume_offset: int
-    """The archive holds the new log from this offset on. What the new log has before it is not archived.
+    """The archive holds the new log from this offset on. Earlier messages of the new log are not archived.
 
     If no archived message is lost: the first offset that the log lost.
     """
     seen_end: SeenEnd | None
-    """The log went on to here, at least, when a watch saw it last. None: no watch saw offsets that are not archived.
+    """The lost log reached at least to this offset when a watch last read it. None: no watch saw offsets that are not
+    archived.
 
-    What the log had beyond is not known: nobody has read it.
+    Messages beyond it are unknown: nobody has read them.
     """
     accepted: Gap | None
-    """The decision with which ingest went on; None: not accepted yet, or none was needed."""
+    """The decision after which ingest continued; None: there is no decision yet, or none was needed."""
     may_begin_later: tuple[int, ...] = ()
     """If no archived message is lost: further offsets at which the loss may begin instead of at `resume_offset`. The
-    log still has the offsets before the right one."""
+    log still has all offsets before the true one."""
 
     @property
     def first_offset(self) -> int:
@@ -86,7 +87,7 @@ class Truncation:
 
     @property
     def unknown(self) -> tuple[int, int]:
-        """Return the offsets `[first, next)` that were in the lost log, and that nobody read. It can be empty."""
+        """Return the offsets `[first, next)` of the lost log that nobody read. The range can be empty."""
         end = self.resume_offset if self.seen_end is None else max(self.resume_offset, self.seen_end.end_offset)
         return self.resume_offset, end
 
@@ -99,9 +100,9 @@ def find_truncations(
     committed_offset: int,
     drops: Sequence[SeenEnd],
 ) -> list[Truncation]:
-    """Return what unclean elections took back of a topic-partition, by offset.
+    """Return the truncations of a topic-partition by unclean elections, sorted by offset.
 
-    `drops`: where a watch saw the log end each time before it became shorter, oldest first.
+    `drops`: the log ends that a watch read each time before the log became shorter, oldest first.
 
     Raises `RestoreRefused` for an archive without record batches, `ChainBroken` or `CorruptBatch` when an object cannot
     be read, and `KafkaUnavailable`.
@@ -134,7 +135,7 @@ def find_truncations(
 
 
 def check_same_topic(source: KafkaSource, generation: int, tp: TopicPartition, recorded_id: str) -> None:
-    """Raise `RestoreRefused` if the topic is not the one that was archived: then its log says nothing of the archive.
+    """Raise `RestoreRefused` if the topic is not the archived one: then its log cannot be compared with the archive.
 
     `recorded_id`: the archived topic's id; '' if Kafka did not state one.
     """
@@ -155,7 +156,10 @@ def _changes_since(
     drop: SeenEnd,
     epoch_end: Callable[[int], EpochEnd],
 ) -> list[int]:
-    """Return at which of the offsets that a shorter log lost, if it did, another leader began. See `leader_changes`."""
+    """Return the offsets at which another leader began, among those that a shorter log may have lost.
+
+    See `leader_changes`.
+    """
     archived: list[EpochRun] = []
     for run in _runs_backwards(store, objects, min(committed_offset, drop.end_offset)):
         archived.insert(0, run)
@@ -170,13 +174,13 @@ def leader_changes(
     drop: SeenEnd,
     epoch_end: Callable[[int], EpochEnd],
 ) -> list[int]:
-    """Return the offsets between the archive's end at a drop and the lost end at which another leader began, in order.
+    """Return the offsets at which another leader began, from the archive's end at a drop to the lost log end, in order.
 
-    The log that became shorter went on at one of them. Clean elections are among them, since Kafka does not tell them
-    apart. Empty: the log has all that it had, so a broker gave an old answer to the watch.
+    The shorter log continued at one of them. Offsets of clean elections are included, since Kafka does not distinguish
+    them. Empty: the log has lost nothing, so a broker gave the watch an outdated answer.
 
-    `archived`: what the archive has now of these offsets, in order, and the run before them. `epoch_end` is asked for
-    what is not archived.
+    `archived`: the archived runs of these offsets, in order, and the run before them. `epoch_end` is called for offsets
+    that are not archived.
     """
     known = [run for run in _merged(archived) if run.leader_epoch >= 0]
     found = {before.next_offset for before, run in pairwise(known) if before.leader_epoch != run.leader_epoch}
@@ -186,7 +190,7 @@ def leader_changes(
     while not is_archived and end < drop.end_offset:
         answer = epoch_end(epoch)
         if answer.end_offset < 0:
-            break  # no leader has had this epoch, so the one before leads now
+            break  # no leader has had this epoch, so the previous leader leads now
         if end >= 0:
             found.add(end)
         epoch, end = epoch + 1, answer.end_offset
@@ -194,11 +198,11 @@ def leader_changes(
 
 
 def possible_first_losses(drop: SeenEnd, earlier: Iterable[SeenEnd], changes: Sequence[int]) -> list[int]:
-    """Return the offsets at which a loss of messages that were not archived may begin, in order. Empty: none is lost.
+    """Return the offsets at which a loss of unarchived messages may begin, in order. Empty: no message is lost.
 
     `changes`: see `leader_changes`. If the log had become shorter before, after the same archived messages, then the
-    replica that was left behind may have become the leader again. Its log says nothing of the one that took its place,
-    so nothing after the archived messages is known to be kept.
+    replica of the earlier log may have become the leader again. Its log does not show the log that replaced it, so any
+    message after the archived ones may be lost.
     """
     if any(each.end_offset > drop.committed_offset for each in earlier):
         return sorted({drop.committed_offset, *changes})
@@ -206,18 +210,18 @@ def possible_first_losses(drop: SeenEnd, earlier: Iterable[SeenEnd], changes: Se
 
 
 def _earliest_first(accepted: Iterable[Gap]) -> list[Gap]:
-    """Return the truncations, those with the fewest offsets first: several can end at the same offset."""
+    """Return the truncations, the shortest first: several can end at the same offset."""
     return sorted((gap for gap in accepted if not gap.has_marker), key=lambda gap: -gap.first_offset)
 
 
 def lost_runs(
     runs: Iterable[EpochRun], log: LogRange, epoch_end: Callable[[int], EpochEnd], lost_from: int | None
 ) -> list[EpochRun]:
-    """Return the archived runs that the log does not have, in order.
+    """Return the archived runs that are not in the log, in order.
 
-    `runs`: what the archive holds before an offset, newest first. `lost_from`: from this offset on they are known to be
-    lost, whatever Kafka still knows; None: nothing is known. Runs before the start of the log are not compared: Kafka
-    has deleted them since.
+    `runs`: the archived runs before an offset, newest first. `lost_from`: all runs from this offset on are lost, also
+    if Kafka no longer shows it; None: no such offset is known. Runs before the log start offset are not compared, since
+    Kafka has deleted them.
     """
     lost: list[EpochRun] = []
     for run in runs:
@@ -232,11 +236,11 @@ def lost_runs(
 
 
 def _in_log_until(run: EpochRun, log: LogRange, epoch_end: Callable[[int], EpochEnd]) -> int:
-    """Return the first offset of a run that the log does not have; its end if the log has, or had, all of it."""
+    """Return the first offset of a run that is not in the log; the end of the run if all of it is or was in the log."""
     if run.next_offset <= log.earliest:
         return run.next_offset
     if run.leader_epoch < 0:
-        return run.first_offset  # a gap marker: what is before it decides
+        return run.first_offset  # a gap marker: the run before it decides
     answer = epoch_end(run.leader_epoch)
     if answer.leader_epoch != run.leader_epoch:
         return run.first_offset
@@ -244,7 +248,7 @@ def _in_log_until(run: EpochRun, log: LogRange, epoch_end: Callable[[int], Epoch
 
 
 def _merged(runs: Iterable[EpochRun]) -> list[EpochRun]:
-    """Return runs in order, with neighbours of one epoch as one run."""
+    """Return runs in order; adjacent runs of one epoch become one run."""
     merged: list[EpochRun] = []
     for run in runs:
         if merged and merged[-1].leader_epoch == run.leader_epoch and merged[-1].next_offset == run.first_offset:
@@ -255,7 +259,7 @@ def _merged(runs: Iterable[EpochRun]) -> list[EpochRun]:
 
 
 def _runs_backwards(store: Store, objects: list[ChainObject], before: int) -> Iterator[EpochRun]:
-    """Yield the epochs of archived offsets before an offset, newest first. Reads an object only when its turn comes."""
+    """Yield the epochs of archived offsets before an offset, newest first. Reads each object only when it is needed."""
     for each in reversed(objects):
         if each.name.first_offset >= before:
             continue

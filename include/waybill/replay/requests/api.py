@@ -1,8 +1,8 @@
 """The HTTP API of replay requests, as a FastAPI app.
 
-Who calls is decided outside: `create_app` gets a FastAPI dependency that returns the `Caller`, or raises an
-`HTTPException`. Airflow's plugin passes Airflow's own authentication. A caller sees and cancels their own requests, or
-those of everybody if the dependency allows that; a request of somebody else does not exist for others.
+The API does not authenticate callers itself: `create_app` gets a FastAPI dependency that returns the `Caller`, or
+raises an `HTTPException`. Airflow's plugin passes Airflow's own authentication. A caller can see and cancel their own
+requests, or all requests if the dependency allows it. For other callers, the request of somebody else does not exist.
 
 Every refusal is JSON: `{"detail": {"field": …, "message": …}}`.
 """
@@ -36,10 +36,10 @@ _RETRY_SECONDS = 30
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls the API."""
+    """The caller of the API."""
 
     name: str
-    """The requester of the requests that are created."""
+    """The requester of the requests that this caller creates."""
     sees_all: bool = False
     """Whether the requests of others can be seen and cancelled."""
 

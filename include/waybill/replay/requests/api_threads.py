@@ -1,8 +1,8 @@
-"""The threads in which the HTTP API waits for its database.
+"""The thread pool in which the HTTP API waits for its database.
 
-While the database does not answer, each call holds a thread for as long as a transaction is repeated (30 s). So these
-threads are none of those that Airflow's own routes need, and they are few. A call that finds them all at work waits
-without a thread. After a call that failed, those that wait, and those that come within `RETRY_SECONDS`, fail at once.
+While the database does not answer, each call holds a thread for as long as a transaction is repeated (30 s). So the API
+has a small thread pool, apart from the threads that Airflow's own routes need. If all its threads are busy, a call
+waits without a thread. After a failed call, waiting calls and calls within the next `RETRY_SECONDS` fail at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RETRY_SECONDS = 5.0
 
 
 class DatabaseThreads:
-    """Runs functions that ask the database."""
+    """Runs functions that query the database."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._limiter = anyio.CapacityLimiter(THREADS)
@@ -30,7 +30,10 @@ class DatabaseThreads:
         self._failed: float | None = None
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns. Raises what it raises; `ReplayUnavailable` at once after a failure."""
+        """Return the result of `work`, or raise its error.
+
+        Shortly after a failure, raise `ReplayUnavailable` at once.
+        """
         return await anyio.to_thread.run_sync(lambda: self._run(work), limiter=self._limiter)
 
     def _run(self, work: Callable[[], T]) -> T:

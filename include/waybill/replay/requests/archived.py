@@ -1,8 +1,8 @@
-"""Reading the archive for a replay request: with the replay index only the blocks that can hold a wanted message.
+"""Read the archive for a replay request: with the replay index, only blocks that can hold a wanted message.
 
 An object that the index does not cover, or that differs from what was indexed, is read whole; then record batches whose
-highest timestamp is before the range are checked and not decompressed. Nothing else is left out: timestamps in a topic
-are not ordered.
+highest timestamp is before the range are checked but not decompressed. All other batches are decoded, since timestamps
+in a topic are not ordered.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 _PIECE_SECONDS = 0.3
 _FRAMES = 64
-"""How many record batches are decoded together: a kernel call for each would cost more than small batches."""
+"""How many record batches are decoded together: one kernel call for each small batch would be slower."""
 _LISTINGS = 3
-"""How often the index files are listed, when one is replaced while they are read."""
+"""How many times the index files are listed again, if one is replaced while they are read."""
 
 _Blocks = dict[tuple[int, int, int], tuple[Block, ...]]
 
@@ -50,8 +50,8 @@ def read_archived(
 ) -> Generator[Piece, None, None]:
     """Yield the wanted messages with offsets in `[first_offset, next_offset)`, each once, in order of offset.
 
-    `next_offset` is at most the committed offset. There is a piece every few megabytes, also when nothing is found;
-    after `should_stop`, there is none.
+    `next_offset` is at most the committed offset. Yields a piece every few megabytes, also if it holds no message, and
+    none after `should_stop`.
 
     Raises `ChainBroken`, its subclass `ChainGap`, or `CorruptBatch`, all of which name the object; `DocumentDamaged`
     for a file of the index.

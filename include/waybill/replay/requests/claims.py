@@ -1,18 +1,19 @@
-"""How workers claim replay requests and serve them, so that no request is lost and no late write counts.
+"""How workers claim replay requests and serve them, so that no request is lost and late writes are refused.
 
-A claim is a number of its request, which grows with each claim. It is the fencing token: every write of a worker names
-it, in the condition of its UPDATE, and a request that another worker has claimed since, that has ended, or whose claim
-was given back, refuses the write (`ReplayClaimLost`).
+A claim is a number of its request, which grows with each claim. It is the fencing token: every write of a worker has it
+in the condition of its UPDATE. The write is refused (`ReplayClaimLost`) if another worker has claimed the request since
+then, if the request has ended, or if the claim was given back.
 
-A worker whose heartbeat is older than the claim timeout may be dead, so others may claim its request. If it is only
-late, and nobody has claimed the request, its claim is still the last one and its writes count. If somebody has, none
-does. What it sent to the target before it learned that is there, of course: a webhook may get messages twice.
+A worker whose heartbeat is older than the claim timeout may be dead, so other workers can claim its request. If the
+worker is only late, and nobody has claimed the request, its claim is still the last one and its writes are accepted. If
+another worker has claimed the request, all its writes are refused. It may have sent messages to the target before the
+first refused write: a webhook may get messages twice.
 
-Relied on: the clocks of the workers differ by less than the claim timeout. A clock that is fast takes claims too early;
-then the request goes back and forth, and the numbers keep every write in order.
+Assumption: the clocks of the workers differ by less than the claim timeout. A worker with a fast clock claims requests
+too early; then workers claim the request alternately, and the numbers keep every write in order.
 
 After a lost connection, a write may be repeated though it was committed: progress is given in totals, rejected messages
-are stored if absent, and an end or a release that is there already is accepted. A claim that was committed and not
+are stored if absent, and an end or a release that is already stored is accepted. A claim that was committed and not
 received has no heartbeats, so others get the request after the claim timeout.
 """
 
@@ -67,11 +68,14 @@ class Claim:
     number: int
     worker: str
     progress: Progress
-    """How far the workers before came."""
+    """The progress of the previous workers."""
 
 
 class Claims:
-    """The claims of a database's requests. Every method raises `ReplayUnavailable` when it does not answer."""
+    """The claims of requests in a database.
+
+    Every method raises `ReplayUnavailable` when the database does not answer.
+    """
 
     def __init__(self, database: Database, claim_timeout: timedelta) -> None:
         """`claim_timeout`: the age of a heartbeat from which others may claim the request."""
@@ -81,11 +85,11 @@ class Claims:
         """Requests that could not be read, by id: `claim` leaves them out. A person must look at them."""
 
     def claim(self, worker: str, now_ms: int) -> Claim | None:
-        """Claim a request; None if none is to be served now.
+        """Claim a request; None if no request can be served now.
 
-        Of the requests of the highest priority, this is one of the requester with the fewest claimed requests; among
-        these, of the one who was served longest ago; and of that one's requests the oldest. Workers that claim at the
-        same moment do not wait for each other, and may see the order of before.
+        The order: the highest priority; then the requester with the fewest claimed requests; then the requester who has
+        waited longest since their last claim; then the oldest request. Workers that claim at the same moment do not
+        wait for each other, and may see the order before the other claim.
         """
         name = plain_text(worker, _MAX_WORKER_CHARACTERS)
         return self._database.write(lambda connection: self._claim(connection, name, now_ms))
@@ -96,13 +100,15 @@ class Claims:
         return self._database.read(lambda connection: len(connection.execute(query).all()))
 
     def heartbeat(self, claim: Claim, now_ms: int) -> None:
-        """Keep a claim. Raises `ReplayClaimLost`: then stop, and write no more."""
+        """Keep a claim. Raises `ReplayClaimLost`: then the worker must stop, and write nothing more."""
         self._database.write(lambda connection: self._write(connection, claim, None, now_ms, {}))
 
     def record_progress(
         self, claim: Claim, now_ms: int, progress: Progress, rejected_messages: Sequence[RejectedMessage] = ()
     ) -> None:
-        """Store how far a request is, with messages that the target rejected since. It is also a heartbeat.
+        """Store the progress of a request, with the messages that the target has rejected since the last call.
+
+        It is also a heartbeat.
 
         Both are stored, or neither. Raises `ReplayClaimLost`, and `ReplayRefused` for a cursor that is too large.
         """
@@ -137,7 +143,7 @@ class Claims:
     def release(self, claim: Claim, now_ms: int, *, not_before_ms: int = 0) -> None:
         """Give a claim back, so that others continue at its cursor, but not before `not_before_ms`.
 
-        A worker does so when its time is over, or its target does not answer. Raises `ReplayClaimLost`.
+        A worker releases a claim when its turn is over, or its target does not answer. Raises `ReplayClaimLost`.
         """
         values = {"heartbeat_ms": None, "not_before_ms": not_before_ms}
         self._database.write(lambda connection: self._write(connection, claim, RequestEvent.RELEASE, now_ms, values))
@@ -165,13 +171,13 @@ class Claims:
                     self.unreadable[request_id] = stored.error
                 elif stored is not None and self._take(connection, request_id, stored.claim, worker, now_ms):
                     return Claim(stored.request, stored.claim + 1, worker, stored.progress)
-            # With all the candidates, other workers were faster. There may be more.
+            # Other workers claimed all these candidates first. There may be more.
             if len(candidates) < _MAX_CANDIDATES:
                 return None
         return None
 
     def candidates(self, now_ms: int) -> Select[str]:
-        """Return the query for the ids of the requests that may be claimed, the first to be served first."""
+        """Return the query for the ids of claimable requests, in the order in which they are served."""
         running = (
             select(requests.c.requester, func.count().label("claimed"))
             .where(requests.c.state.in_(OPEN_STATES), is_claimed_at(now_ms, self._claim_timeout_ms))
@@ -182,7 +188,7 @@ class Claims:
             select(requests.c.id)
             .join(requesters, requesters.c.requester == requests.c.requester)
             .outerjoin(running, running.c.requester == requests.c.requester)
-            # Without those that cannot be read: many of them would leave no place among the candidates.
+            # Leave out requests that cannot be read: many of them would displace the other candidates.
             .where(*self._may_be_claimed(now_ms), requests.c.id.not_in(list(self.unreadable)))
             .order_by(
                 requests.c.priority.desc(),
@@ -194,10 +200,12 @@ class Claims:
         )
 
     def locked(self, request_id: str, now_ms: int) -> Select[Any]:
-        """Return the query that locks one request, which has no row if somebody else has locked or claimed it.
+        """Return the query that locks one request.
 
-        The lock is taken apart from the order: MySQL would lock every row that it sorts. SQLite has no such lock, and
-        needs none, since its transactions that write wait for each other.
+        It returns no row if another worker has locked or claimed the request.
+
+        The lock is a separate query from the sorted one: MySQL would lock every row that it sorts. SQLite has no such
+        lock, and needs none, since its transactions that write wait for each other.
         """
         return (
             select(requests)
@@ -214,7 +222,7 @@ class Claims:
         ]
 
     def _take(self, connection: Connection, request_id: str, last_claim: int, worker: str, now_ms: int) -> bool:
-        # Where no lock is held, the number of the last claim decides.
+        # Without a lock, the number of the last claim decides.
         taken = connection.execute(
             update(requests)
             .where(requests.c.id == request_id, requests.c.claim == last_claim, *self._may_be_claimed(now_ms))
@@ -261,7 +269,7 @@ def _state_after(event: RequestEvent) -> ColumnElement[str]:
 
 
 def _accept_or_refuse(connection: Connection, claim: Claim, event: RequestEvent | None) -> None:
-    """Accept an end or a release that a transaction before this one has committed. Else raise `ReplayClaimLost`."""
+    """Accept an end or a release that an earlier transaction has committed. Otherwise raise `ReplayClaimLost`."""
     row = connection.execute(select(requests).where(requests.c.id == claim.request.id)).mappings().one_or_none()
     where = f"replay request {claim.request.id}"
     if row is None:
@@ -287,7 +295,10 @@ def _accept_or_refuse(connection: Connection, claim: Claim, event: RequestEvent 
 
 
 def _insert_rejected(connection: Connection, claim: Claim, now_ms: int, messages: Sequence[RejectedMessage]) -> None:
-    """Store rejected messages that are not stored yet. The caller has written to the request, and so locked its row."""
+    """Store rejected messages that are not stored yet.
+
+    The caller has written to the request before, so its row is locked.
+    """
     by_place = {(each.topic, each.partition, each.offset): each for each in messages}
     if not by_place:
         return

@@ -1,7 +1,7 @@
-"""Where a request is: what it reads, how far it has come, and the state of its delivery.
+"""The cursor of a request: the ranges to read, the place reached, and the state of the delivery.
 
 The cursor is a JSON document in the database, stored after each delivered batch together with the figures, and read by
-the next worker. It is the only thing that workers hand over.
+the next worker. Workers pass on no other state.
 """
 
 from __future__ import annotations
@@ -32,36 +32,37 @@ class CursorPlace(NamedTuple):
 
 @dataclass(slots=True)
 class Cursor:
-    """The state of one request between two workers."""
+    """The state of one request that one worker stores and the next one reads."""
 
     ranges: tuple[OffsetRange, ...]
-    """What is read, in this order. It never changes, so every worker reads the same messages in the same order."""
+    """The ranges to read, in this order. They never change, so every worker reads the same messages in the same
+    order."""
     place: CursorPlace
     """Every message before it is delivered, rejected, or dropped as a duplicate."""
     found: int = 0
-    """How many messages that the request asks for lie before the place."""
+    """The number of wanted messages before the place."""
     delivered: int = 0
     duplicates: int = 0
     """How many of them were dropped as duplicates."""
     delivery: dict[str, Any] = field(default_factory=dict)
-    """What the target's delivery keeps between workers."""
+    """The state of the delivery to the target, for the next worker."""
     failing_since_ms: int | None = None
-    """Since when (epoch ms) every attempt has failed; None: the last one succeeded."""
+    """Since when (epoch ms) every attempt has failed; None: the last attempt succeeded."""
     problem: str = ""
     """Why the last attempt failed."""
     is_planned: bool = True
-    """Whether `ranges` is known; False when every attempt failed before."""
+    """Whether `ranges` is known; False if every attempt has failed earlier."""
 
     @classmethod
     def at_beginning(cls, ranges: Sequence[OffsetRange]) -> Self:
-        """Return the cursor of a request of which nothing is read."""
+        """Return the cursor of a request before its first message."""
         cursor = cls(tuple(ranges), CursorPlace(0, 0))
         cursor.place = cursor.first_place_of(0)
         return cursor
 
     @classmethod
     def unplanned(cls) -> Self:
-        """Return the cursor of a request for which it is not known yet what to read."""
+        """Return the cursor of a request whose ranges are not known yet."""
         return cls((), CursorPlace(0, 0), is_planned=False)
 
     @classmethod
@@ -118,13 +119,13 @@ class Cursor:
         return passed / total if total else 1.0
 
     def first_place_of(self, range_number: int) -> CursorPlace:
-        """Return the place at which a range begins; behind the last one, the end."""
+        """Return the place at which a range begins; the end if the number is that after the last range."""
         if range_number >= len(self.ranges):
             return CursorPlace(len(self.ranges), 0)
         return CursorPlace(range_number, self.ranges[range_number].first_offset)
 
     def place_behind(self, range_number: int, next_offset: int) -> CursorPlace:
-        """Return the place behind everything before `next_offset` of a range."""
+        """Return the place after all messages of a range before `next_offset`."""
         if next_offset >= self.ranges[range_number].next_offset:
             return self.first_place_of(range_number + 1)
         return CursorPlace(range_number, next_offset)

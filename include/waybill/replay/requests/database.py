@@ -1,10 +1,10 @@
 """The database of the replay requests: its tables, and transactions that survive a lost connection.
 
-The SQL works in SQLite, PostgreSQL and MySQL 8: there is no RETURNING, no partial index, and no upsert. What a person
-or a program passes as a value is always a bound parameter.
+The SQL works in SQLite, PostgreSQL and MySQL 8: there is no RETURNING, no partial index, and no upsert. Values from
+people or programs are always bound parameters.
 
-A transaction that may have been committed, or not, is repeated as a whole when its connection is lost. So each one must
-have the same outcome the second time; the functions of `queue` and `claims` say how.
+When a connection is lost, it is unknown whether its transaction was committed, so the whole transaction is repeated. So
+each transaction must have the same outcome the second time; the docstrings of `queue` and `claims` explain how.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 REVISION = "r0001"
-"""The newest of the migrations, whose tables this module has."""
+"""The newest migration, which creates the tables of this module."""
 
 _RETRY_SECONDS = 30.0
 _FIRST_PAUSE_SECONDS = 0.1
@@ -76,7 +76,7 @@ _DRIVER_OPTIONS: dict[str, dict[str, int]] = {
     "psycopg2": _LIBPQ_OPTIONS,
     "pymysql": _PYMYSQL_OPTIONS,
 }
-"""By driver: how it notices that a server is gone. The connection's own options come first."""
+"""For each driver, the options by which it detects a dead server. Options of the connection have precedence."""
 
 metadata = MetaData()
 # MySQL's TEXT has 64 KiB, which the keys of one request may exceed.
@@ -100,7 +100,7 @@ requests = Table(
     Column("worker", String(200)),
     # Null while no worker holds the claim.
     Column("heartbeat_ms", BigInteger),
-    # No worker may claim the request before.
+    # No worker can claim the request before this time.
     Column("not_before_ms", BigInteger, nullable=False),
     Column("cursor", _LongText),
     Column("found", BigInteger, nullable=False),
@@ -135,7 +135,7 @@ requesters = Table(
     Column("requester", String(200), primary_key=True),
     Column("last_claimed_ms", BigInteger, nullable=False),
 )
-"""When a request of each requester was last claimed. Claims are given out by turns."""
+"""When a request of each requester was last claimed, so that requesters take turns."""
 
 locks = Table(
     "replay_locks",
@@ -146,7 +146,8 @@ locks = Table(
 """One row, `create`, whose update makes creations wait for each other: so their quotas are exact."""
 
 version = Table("replay_version", metadata, Column("version_num", String(32), primary_key=True))
-"""Alembic's table. Its name is not the usual one, since the database may be Airflow's own, which has that one."""
+"""Alembic's table. It does not have Alembic's default name, since the database may be Airflow's own, which has a table
+of that name."""
 
 
 class Database:
@@ -167,7 +168,7 @@ class Database:
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """Return the database that the config names, whose tables are checked to be those of this Waybill.
+        """Return the database in the config, and check that its tables belong to this version of Waybill.
 
         Raises `ConfigError` if replay is off, or the database is not migrated; `ReplayUnavailable`.
         """
@@ -202,13 +203,13 @@ class Database:
         return self.endpoint.shown
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Return what `work` returns in a transaction that reads. Raises `ReplayUnavailable`."""
+        """Run `work` in a read transaction, and return its result. Raises `ReplayUnavailable`."""
         return self._transact(work, "BEGIN")
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Return what `work` returns in a transaction that is committed. Raises `ReplayUnavailable`.
+        """Run `work` in a transaction, commit it, and return the result of `work`. Raises `ReplayUnavailable`.
 
-        `work` is called again if the connection is lost, also where the first transaction may have been committed.
+        `work` is called again if the connection is lost, although the first transaction may have been committed.
         """
         return self._transact(work, "BEGIN IMMEDIATE")
 
@@ -235,7 +236,7 @@ class Database:
             ) from error
 
     def check_revision(self) -> None:
-        """Raise `ConfigError` if the tables are not those of this Waybill; the message has the remedy."""
+        """Raise `ConfigError` if the tables belong to another version of Waybill; the message has the remedy."""
         found = self.read(revision_of)
         if found is not None and found > REVISION:
             raise ConfigError(
@@ -257,7 +258,7 @@ def revision_of(connection: Connection) -> str | None:
 
 
 def is_lost_connection(error: BaseException) -> bool:
-    """Return whether a transaction failed since its connection was lost, or its lock was not free in time."""
+    """Return whether a transaction failed because its connection was lost, or a lock was not free in time."""
     if isinstance(error, PoolTimeout | OperationalError | InterfaceError):
         # SQLite has one class for all its errors.
         return "no such table" not in str(error)
@@ -270,7 +271,7 @@ def _log_retry(state: RetryCallState) -> None:
 
 
 def _reason(error: BaseException | None) -> str:
-    # Not str(error), which has the statement with its parameters.
+    # Not str(error), which contains the statement with its parameters.
     return " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
 
 
@@ -317,9 +318,9 @@ def _begin_explicitly(engine: Engine) -> None:
 
 
 def _limit_transactions(engine: Engine) -> None:
-    """Let PostgreSQL end the transaction of a process that is frozen, and with it the locks that others wait for.
+    """Let PostgreSQL end the transaction of a frozen process, which holds locks that others wait for.
 
-    For each transaction, and not for the session, which PgBouncer may give to others.
+    The setting is made for each transaction, since PgBouncer may give the session to other clients.
     """
 
     @event.listens_for(engine, "begin")

@@ -1,4 +1,4 @@
-"""Which messages a request asks for: those with one of its keys and a timestamp in its range."""
+"""Select the messages of a request: those with one of its keys and a timestamp in its range."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WantedMessages:
         A message without a timestamp or without a key is never wanted. Raises `CorruptBatch` for a wanted message that
         no reader can hold: its null value is no tombstone.
         """
-        # Keys first: of most batches, none is left.
+        # Compare keys first: in most batches, no message has a wanted key.
         found = messages.filter(pc.is_in(messages.column("key"), value_set=self._key_set))
         if not found.num_rows:
             return []

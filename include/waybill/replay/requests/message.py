@@ -1,4 +1,4 @@
-"""A message on its way from the archive or from Kafka to the target of a replay request."""
+"""A message that was read from the archive or from Kafka, for the target of a replay request."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class ReplayedMessage(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a topic-partition that was read for a request: the messages that it asks for, and how far it goes."""
+    """A part of a topic-partition that was read for a request: the wanted messages, and the end of the part."""
 
     messages: list[ReplayedMessage]
     """In order of offset; often empty."""
     next_offset: int
-    """Everything of the range before this offset is read."""
+    """The range is read up to this offset."""

@@ -43,7 +43,7 @@ _REMOVED_AT_ONCE = 500
 
 
 class Page(list[StoredRequest]):
-    """Some requests, the newest first, and what stands beside those that can be read."""
+    """Some requests, the newest first: those that can be read, and those that cannot."""
 
     def __init__(self, rows: Iterable[StoredRequest | UnreadableRequest] = (), next_before: str | None = None) -> None:
         found = list(rows)
@@ -64,8 +64,8 @@ class Queue:
     ) -> tuple[StoredRequest, bool]:
         """Store a request. Return it, and whether it is new.
 
-        A second call of a requester with the same `idempotency_key` returns the request of the first, whatever has
-        become of it since. Raises `ReplayRefused` if that one asked for something else, and `ReplayQuotaReached`.
+        A second call of a requester with the same `idempotency_key` returns the request of the first call, in its
+        present state. Raises `ReplayRefused` if the first call was for another request, and `ReplayQuotaReached`.
         """
         check_requester(requester)
         if idempotency_key is not None:
@@ -73,7 +73,8 @@ class Queue:
         request = ReplayRequest(new_request_id(now_ms), requested, requester, now_ms)
 
         def work(connection: Connection) -> tuple[StoredRequest, bool]:
-            # The id was made before: after a lost connection, this finds what the first transaction has committed.
+            # The id was made earlier: after a lost connection, this query finds the row that the first transaction
+            # committed.
             if stored := _find(connection, requests.c.id == request.id):
                 return stored, True
             _wait_for_other_creations(connection)
@@ -100,7 +101,7 @@ class Queue:
         before_id: str | None = None,
         limit: int = 100,
     ) -> Page:
-        """Return up to `limit` requests, the newest first, with those that cannot be read apart from the others.
+        """Return up to `limit` requests, the newest first, with a separate list of requests that cannot be read.
 
         Raises `ReplayRefused` if `before_id` is no id, `requester` no name, or `limit` not from 1 to `MAX_PAGE`.
         """
@@ -120,7 +121,7 @@ class Queue:
     ) -> list[RejectedMessage]:
         """Return up to `limit` messages that the target of a request rejected, by topic, partition and offset.
 
-        The next page begins after the last. Raises `ReplayRefused` as `show` and `page` do.
+        The next page begins after the last message. Raises `ReplayRefused` as `show` and `page` do.
         """
         if not 1 <= limit <= MAX_PAGE:
             raise ReplayRefused(f"{limit} must be from 1 to {MAX_PAGE:,}", "limit")
@@ -159,7 +160,7 @@ class Queue:
         return removed
 
     def cancel(self, request_id: str, by: str, reason: str, now_ms: int) -> StoredRequest:
-        """Cancel a request. Its worker stops at its next write. Return it; also if it was cancelled before.
+        """Cancel a request. Its worker stops at its next write. Return the request, also if it was cancelled before.
 
         Raises `ReplayRefused` if there is none with the id, or it has completed or failed.
         """
@@ -206,7 +207,7 @@ class Queue:
 
     def _check_day(self, connection: Connection, requester: str, now_ms: int) -> None:
         allowed = self._quotas.requests_per_day
-        # The newest ones, up to the quota: when the last of these is a day old, there is room for another.
+        # The newest requests, up to the quota: when the oldest of them is a day old, another one is allowed.
         oldest = connection.execute(
             select(requests.c.created_at_ms)
             .where(requests.c.requester == requester, requests.c.id >= first_id_of(now_ms - _DAY_MS + 1))

@@ -1,15 +1,16 @@
-"""What a request reads: the topic-partitions that its keys can be in, and their offsets.
+"""The ranges of a request: the topic-partitions that can hold its keys, and their offsets.
 
 **Partitions.** Producers with Kafka's default partitioner put a key into partition `murmur2(key) mod n` of a topic with
-`n` partitions. A topic may have had fewer partitions earlier, so each number that its chains began with counts, too. A
-sample of the topic's messages is compared with that rule, because the config cannot know every producer: if one key is
-elsewhere, or the config says so (`key_partitioner: other`), all partitions are read.
+`n` partitions. A topic may have had fewer partitions earlier, so each number of partitions at the start of a chain is
+used too. A sample of the topic's messages is compared with that rule, because the config cannot know every producer: if
+one key is in another partition, or the config states another partitioner (`key_partitioner: other`), all partitions are
+read.
 
 **Offsets.** A range begins where the archive begins, and ends at the end of the log at the time of the request's first
-claim. Kafka's index of times says from which offset on a message can have a timestamp of the request; the offsets
-before it that Kafka still has are left out. That is all that Kafka's times can say: a message with an early timestamp
-may follow later ones, so nothing is left out behind the range's end. The replay index does that, exactly, for what is
-archived (`replay.archived`).
+claim. Kafka's time index shows the first offset whose message can have a timestamp of the request; earlier offsets that
+Kafka still has are left out. Kafka's time index cannot show more: a message with an early timestamp may follow later
+ones, so no offsets are left out after the end of the time range. For archived messages, the replay index is exact
+(`replay.archived`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def partition_of(key: bytes, partition_count: int) -> int:
 def find_ranges(
     stream: Stream, wanted: WantedMessages, store: Store, kafka: KafkaSource, coordinator: Coordinator
 ) -> list[OffsetRange]:
-    """Return what to read for a request, in order. Raises `KafkaUnavailable`, `StoreUnavailable` and their like."""
+    """Return the ranges of a request, in order. Raises `KafkaUnavailable`, `StoreUnavailable` and their like."""
     described = kafka.describe_streams({"": stream})[""]
     if described.refused:
         raise next(iter(described.refused.values()))
@@ -79,7 +80,7 @@ def find_ranges(
 def find_slot_ranges(
     stream: Stream, wanted: WantedMessages, store: Store, slots: SlotSource, coordinator: Coordinator
 ) -> list[OffsetRange]:
-    """Return what to read for a request of a Kinesis stream: the chains of all of its slots.
+    """Return the ranges of a request for a Kinesis stream: the chains of all its slots.
 
     Only the archive is read. Raises `KinesisUnavailable`, which is retriable, until everything that arrived before the
     end of the request is archived.
@@ -102,7 +103,7 @@ def _is_same_topic(committed: CommittedOffset, topic: Topic | None) -> bool:
 def _chain_starts(
     store: Store, generation: int, tps: Collection[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return where each chain begins, and how many partitions the topic had then; 0: not known."""
+    """Return where each chain begins, and the number of partitions that the topic had at that time; 0: unknown."""
     found = {}
     for tp in tps:
         start = find_chain_start(store, generation, tp)
@@ -129,7 +130,7 @@ def _offsets(
     end = log_range.end if archived is None else max(log_range.end, archived[1])
     at_time = kafka.offset_at(tp, wanted.from_ms)
     begin = log_range.end if at_time is None else at_time
-    # Kafka says nothing about what it has deleted.
+    # Kafka has no times for deleted messages.
     if first < log_range.earliest:
         yield OffsetRange(tp, first, min(log_range.earliest, end))
     begin = max(begin, first, log_range.earliest)
@@ -171,7 +172,7 @@ def _partitions(
 
 
 def _misplaced_key(kafka: KafkaSource, tp: TopicPartition, counts: Collection[int]) -> bytes | None:
-    """Return a key that the rule puts into another partition, from a batch near the log's end; None without one."""
+    """Return a key near the log's end that is not in the partition of the rule; None if there is none."""
     log_range = kafka.offsets([tp])[tp]
     if log_range.end <= log_range.earliest:
         return None

@@ -1,9 +1,9 @@
-"""Reading a request's messages: the archive up to the committed offset, Kafka from there on, each message once.
+"""Read the messages of a request: from the archive up to the committed offset, then from Kafka, each message once.
 
-**The seam.** A message below the committed offset of its topic-partition is read from the archive, others from Kafka.
-Both are ordered by the same offsets, and each piece says up to which offset it has read, so nothing is read twice or
-missed when the source changes in between. The committed offset is asked for again at each change: while Kafka is read,
-ingest archives on, and what Kafka deletes meanwhile is in the archive by then.
+**From the archive to Kafka.** A message below the committed offset of its topic-partition is read from the archive,
+others from Kafka. Both have the same offsets, and each piece states up to which offset it has read, so no message is
+read twice or missed when the source changes. The committed offset is read again at each change: while Kafka is read,
+ingest goes on, and messages that Kafka deletes in the meantime are in the archive by then.
 
 The archive comes first, also for messages that Kafka still has: it is read with the replay index, and Kafka has none
 (docs/decisions/0030-replay-worker.md).
@@ -42,8 +42,10 @@ class Reader:
         wanted: WantedMessages,
         should_stop: Callable[[], bool],
     ) -> None:
-        """`kafka` has the stream's isolation level; None for Kinesis, of which only the archive is
-        read. `should_stop` is asked between pieces."""
+        """`kafka` has the stream's isolation level; None for Kinesis streams, for which only the archive is read.
+
+        `should_stop` is called between pieces.
+        """
         self._store, self._kafka, self._coordinator = store, kafka, coordinator
         self._generation, self._wanted = generation, wanted
         self._should_stop = should_stop
@@ -53,8 +55,8 @@ class Reader:
     def pieces(self, cursor: Cursor) -> Generator[tuple[int, Piece], None, None]:
         """Yield the pieces from the cursor's place to the end, or until `should_stop`, with the number of their range.
 
-        Raises `ChainBroken` and `CorruptBatch` for the archive, `RetentionGap` when Kafka has deleted what was not
-        archived, `KafkaUnavailable`, `StoreUnavailable` and `CoordinationUnavailable`.
+        Raises `ChainBroken` and `CorruptBatch` for the archive, `RetentionGap` when Kafka has deleted messages that
+        were not archived, `KafkaUnavailable`, `StoreUnavailable` and `CoordinationUnavailable`.
         """
         place: CursorPlace = cursor.place
         for number in range(place.range_number, len(cursor.ranges)):
@@ -66,7 +68,7 @@ class Reader:
                     return
 
     def _range(self, wanted: OffsetRange) -> Generator[Piece, None, None]:
-        """Yield the pieces of one range, from whichever source has the next offset."""
+        """Yield the pieces of one range, from the source that has the next offset."""
         tp, offset, end = wanted
         while offset < end:
             start = offset
@@ -91,7 +93,7 @@ class Reader:
                         if self._should_stop():
                             return
             except RetentionGap:
-                # Kafka deleted the next offset. If it was archived in time, the archive goes on.
+                # Kafka deleted the next offset. If it was archived in time, read it from the archive.
                 if self._archived_end(tp) <= offset:
                     raise
                 logger.info("%s: Kafka has deleted offset %d, and the archive has it", tp, offset)
@@ -105,7 +107,7 @@ class Reader:
         return 0 if committed is None else committed.committed_offset
 
     def _from_kafka(self, tp: TopicPartition, first_offset: int, end: int) -> Generator[Piece, None, None]:
-        """Yield a piece for each fetch response, with what ingest would archive of it."""
+        """Yield a piece for each fetch response, with the messages that ingest would archive."""
         assert self._kafka is not None, "a range of Kinesis ends where it is archived"
         offset = first_offset
         with closing(self._kafka.read(tp, first_offset, end, topic_id=self._topic_id)) as chunks:

@@ -53,9 +53,9 @@ _KEYS = As("", lambda keys: tuple(map(_read_key, keys)), lambda keys: list(map(_
 
 @dataclass(frozen=True, slots=True)
 class Requested(Stored):
-    """What a request asks for, in the form that `parse_request` reads. It never changes.
+    """The content of a request, in the form that `parse_request` reads. It never changes.
 
-    Reading a stored one checks nothing, since the config may have changed.
+    A stored request is read without checks, since the config may have changed.
     """
 
     DOCUMENT: ClassVar = Document(
@@ -66,14 +66,14 @@ class Requested(Stored):
 
     stream: str
     keys: Annotated[tuple[bytes, ...], _KEYS]
-    """Different keys, sorted."""
+    """The distinct keys, sorted."""
     from_ms: Annotated[int, As("from", _read_time, time_text_of)]
     """The first Kafka timestamp of the range, in epoch ms."""
     to_ms: Annotated[int, As("to", _read_time, time_text_of)]
     """The first Kafka timestamp after the range, in epoch ms."""
     target: Annotated[Target, As("", read_target, lambda target: target.document())]
     priority: int = 0
-    """From 0 to `MAX_PRIORITY`; a request of a higher one is served first."""
+    """From 0 to `MAX_PRIORITY`; requests with a higher priority are served first."""
 
     def fingerprint(self) -> str:
         """Return a text that is equal for equal requests, and different for others."""
@@ -82,7 +82,7 @@ class Requested(Stored):
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """A request as the database has it from its creation on."""
+    """A request with the facts that the database stores at its creation."""
 
     id: str
     """Sorts by the time of creation."""

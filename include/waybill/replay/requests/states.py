@@ -1,11 +1,11 @@
-"""The states of a replay request, and which event leads from which state to which.
+"""The states of a replay request, and the events that change the state.
 
     OPEN ──claim──▶ STARTED ──progress──▶ ONGOING ──complete──▶ COMPLETED
                                              ├──────fail──────▶ FAILED
       every state that is not final ──────cancel──────────────▶ CANCELLED
 
 A worker that gives its claim back, or loses it, changes no state: the request stays STARTED or ONGOING with its cursor,
-and the next claim goes on there. So whether a request is claimed is no state, but a question about its claim.
+and the next claim continues there. So "claimed" is not a state of a request: it follows from the request's claim.
 """
 
 from __future__ import annotations

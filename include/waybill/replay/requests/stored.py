@@ -1,4 +1,4 @@
-"""A replay request with what has become of it, as the database has it."""
+"""A replay request with its state and progress, as the database stores it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RejectedMessage:
-    """A message that the target did not accept, and never will."""
+    """A message that the target refused permanently."""
 
     topic: str
     partition: int
     offset: int
     reason: str
-    """What the target answered."""
+    """The answer of the target."""
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -35,14 +35,14 @@ class RejectedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a request is, in totals since its creation."""
+    """The progress of a request, as totals since its creation."""
 
     cursor: Mapping[str, Any] | None = field(default=None, hash=False)
-    """Where the next claim goes on (`replay.cursor`); None: at the beginning."""
+    """Where the next claim continues (`replay.cursor`); None: at the beginning."""
     found: int = 0
-    """How many messages of the keys were found in the part of the range that is read."""
+    """The number of wanted messages in the part of the range that has been read."""
     delivered: int = 0
-    """How many of them the target has."""
+    """The number of these messages that the target has."""
     share: float = 0.0
     """How much of the range is read, from 0 to 1."""
 
@@ -60,7 +60,7 @@ class StoredRequest:
     worker: str | None
     """The worker of its last claim."""
     heartbeat_ms: int | None
-    """When that worker last sent a heartbeat; None if it has ended, or has given the claim back."""
+    """When that worker last sent a heartbeat; None if the request has ended, or the claim was given back."""
     not_before_ms: int
     """No worker may claim it before."""
     progress: Progress
@@ -71,23 +71,23 @@ class StoredRequest:
 
     @property
     def duplicates(self) -> int:
-        """How many of the found messages were dropped, because they were sent twice."""
+        """The number of found messages that were dropped as duplicates."""
         return int((self.progress.cursor or {}).get("duplicates", 0))
 
     @property
     def problem(self) -> str:
-        """Why the last attempt of a request that is not ended failed; empty if it did not."""
+        """Why the last attempt failed, for a request that has not ended; empty if it succeeded."""
         return "" if self.state.is_final else str((self.progress.cursor or {}).get("problem", ""))
 
     def remaining_seconds(self, now_ms: int) -> float | None:
-        """Return the time left at the speed since the request was started; None if that is not known."""
+        """Return the remaining time at the speed since the start of the request; None if it is unknown."""
         share = self.progress.share
         if self.state.is_final or self.started_at_ms is None or share <= 0:
             return None
         return max(now_ms - self.started_at_ms, 0) / 1000 * (1 - share) / share
 
     def document(self, now_ms: int) -> dict[str, Any]:
-        """Return it as the HTTP API and `--json` give it."""
+        """Return the document for the HTTP API and `--json`."""
         remaining = self.remaining_seconds(now_ms)
         return {
             "id": self.request.id,
@@ -143,7 +143,7 @@ class StoredRequest:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRequest:
-    """A stored request that cannot be read, with the columns that need no reading."""
+    """A stored request whose documents cannot be parsed, with the columns that need no parsing."""
 
     id: str
     stream: str
@@ -151,13 +151,13 @@ class UnreadableRequest:
     state: str
     created_at_ms: int
     error: WaybillError
-    """Why, and what to do."""
+    """Why the request cannot be read, and the remedy."""
 
 
 def read_request(row: RowMapping) -> StoredRequest | UnreadableRequest:
-    """Return the request of a row. One that cannot be read keeps nobody from the others, whatever the reason is.
+    """Return the request of a row. A request that cannot be read for any reason does not hinder the reading of others.
 
-    The reason is logged. A caller that goes on with the others tells its own caller of this one.
+    The reason is logged. A caller that goes on with the others must report this one.
     """
     try:
         return StoredRequest.of(row)
@@ -189,12 +189,12 @@ def _read_cursor(text: str | None, where: str) -> dict[str, Any] | None:
 
 
 def is_claimed_at(now_ms: int, claim_timeout_ms: int) -> ColumnElement[bool]:
-    """Return the SQL condition that a worker holds the claim of a request, and is not late with its heartbeat."""
+    """Return the SQL condition that a worker holds the claim of a request, and its heartbeat is not too old."""
     return and_(requests.c.heartbeat_ms.is_not(None), requests.c.heartbeat_ms > now_ms - claim_timeout_ms)
 
 
 def plain_text(text: str, max_characters: int) -> str:
-    """Return a text from outside as it can be stored and printed: of limited length, without control characters."""
+    """Return an external text that can be stored and printed: of limited length, without control characters."""
     return "".join(each if each.isprintable() else "\ufffd" for each in text[:max_characters])
 
 

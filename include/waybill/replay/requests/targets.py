@@ -76,9 +76,9 @@ _TYPES = ", ".join(TARGETS)
 
 
 def parse_target(value: Any, config: Config, replay: Replay, stream: str) -> Target:
-    """Return the target of a request for `stream`, as the request's JSON has it.
+    """Parse the target in the JSON of a request for `stream`.
 
-    Raises `ReplayRefused` for one that is malformed, or that the config does not allow.
+    Raises `ReplayRefused` for a target that is malformed, or that the config does not allow.
     """
     if not isinstance(value, dict):
         raise ReplayRefused(
@@ -136,7 +136,7 @@ def _url(value: Any, *, allow_http: bool) -> str:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise ReplayRefused(f"is no URL: {error}", at) from None
-    # No message repeats the URL: it may hold a secret, and messages are logged.
+    # Error messages do not repeat the URL: it may hold a secret, and messages are logged.
     if parts.username is not None or parts.password is not None:
         raise ReplayRefused("must not contain a user or a password: requests are shown to others", at)
     if parts.scheme == "http" and not allow_http:
@@ -179,6 +179,6 @@ def _compression(value: Any) -> ObjectCompression:
 
 
 def shown(value: Any) -> str:
-    """Return a value of a request for a message: as Python writes it, and not too long."""
+    """Return a value of a request for an error message: its `repr`, limited in length."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:79]}…"

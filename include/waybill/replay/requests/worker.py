@@ -1,13 +1,13 @@
-"""Workers: short runs that claim replay requests and serve them, each for one turn after the other.
+"""Workers: short runs that claim replay requests and serve each of them for one turn.
 
-A turn: claim → plan what to read, the first time → read → deliver → store the cursor behind what is delivered → give
-the claim back, or end the request. A worker that dies leaves its claim, which others take when its heartbeats stop, and
-they go on at the cursor. What it had delivered behind the cursor is delivered again: a webhook gets it twice, and the
-exactly-once targets recognize it.
+A turn: claim → the first time, plan the ranges → read → deliver → store the cursor after the delivered messages → give
+the claim back, or end the request. If a worker dies, another worker claims the request when the heartbeats stop, and
+continues at the cursor. Messages that were delivered after the cursor was stored are delivered again: a webhook gets
+them twice, and the exactly-once targets recognize them.
 
-What can be mended (a server that does not answer, a damaged object, a missing connection) releases the request for a
-while, and the reason is shown; after `give_up_after` without progress the request fails. What cannot be mended fails it
-at once.
+After an error that can be repaired (a server that does not answer, a damaged object, a missing connection), the worker
+releases the request for some time, and stores the reason; after `give_up_after` without progress the request fails.
+After any other error, the request fails at once.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from waybill.replay.requests.states import RequestEvent
 logger = logging.getLogger(__name__)
 
 _TURN_SECONDS = 60.0
-"""How long a request is served before others get their turn."""
+"""How long a turn is: after this time, other requests are served."""
 _SAVE_SECONDS = 5.0
-"""How often the cursor is stored while nothing is found."""
+"""The interval in which the cursor is stored while no message is found."""
 _FIRST_WAIT_SECONDS = 15.0
 _LONGEST_WAIT_SECONDS = 300.0
 _PAUSE_STEP_SECONDS = 0.5
@@ -54,15 +54,15 @@ _PAUSE_STEP_SECONDS = 0.5
 
 @dataclass(slots=True)
 class Served:
-    """What one worker did."""
+    """The results of one worker."""
 
     turns: int = 0
     completed: int = 0
     failed: int = 0
     delivered: int = 0
-    """How many messages."""
+    """The number of delivered messages."""
     problems: list[str] = field(default_factory=list)
-    """Requests that a person must look at: those that cannot be read, and exceptions that no code expects."""
+    """Problems for a person: requests that cannot be read, and unexpected exceptions."""
 
 
 def count_open(config: Config) -> int:
@@ -72,10 +72,10 @@ def count_open(config: Config) -> int:
 
 
 def serve(config: Config, *, worker: str, seconds: float, should_stop: Callable[[], bool] = lambda: False) -> Served:
-    """Serve requests for at most about `seconds`, until none is left or `should_stop`. Return what was done.
+    """Serve requests for about `seconds` at most, until none is left or `should_stop`. Return the results.
 
-    `worker` is the name that is shown. Raises `ReplayUnavailable` when the database does not answer; a request that
-    this worker has claimed then waits for the claim timeout.
+    `worker` is the name of the worker for lists and logs. Raises `ReplayUnavailable` when the database does not answer;
+    a request that this worker has claimed then waits for the claim timeout.
     """
     deadline = time.monotonic() + seconds
     served = Served()
@@ -95,7 +95,7 @@ def serve(config: Config, *, worker: str, seconds: float, should_stop: Callable[
 
 
 def _serve_alone(turn: _Turn, claim: Claim, served: Served) -> None:
-    """Serve a request. What ends even its release leaves its claim to its timeout, and other requests are served."""
+    """Serve a request. If even its release fails, its claim ends after the timeout, and other requests are served."""
     try:
         turn.run()
     except ReplayUnavailable:
@@ -149,14 +149,14 @@ class _Turn:
             self._try_later(str(error), error.wait_seconds)
         except WaybillError as error:
             self._try_later(str(error), 0)
-        except Exception as error:  # a bug must not keep the workers from the other requests
+        except Exception as error:  # a bug in one turn must not stop the other requests
             failure = UnexpectedFailure(f"replay request {self._request.id}", error)
             logger.exception("replay request %s cannot be served", self._request.id)
             self._served.problems.append(str(failure))
             self._try_later(str(failure), 0)
 
     def _serve(self) -> None:
-        # Read before anything can fail, so that a failure keeps the cursor.
+        # Read the cursor before any call that can fail, so that a failure keeps it.
         if self._claim.progress.cursor is not None:
             self._cursor = Cursor.of(self._claim.progress.cursor)
         stream = self._request.requested.stream
@@ -185,7 +185,7 @@ class _Turn:
             _remove_seen(services, self._request.id)
 
     def _planned(self, services: IngestServices) -> Cursor:
-        """Return the cursor of the claim; for the first claim, a new one, which is stored."""
+        """Return the cursor of the claim; for the first claim, make and store a new cursor."""
         if self._cursor is None or not self._cursor.is_planned:
             requested = self._request.requested
             stream = self._config.stream(requested.stream)
@@ -230,7 +230,7 @@ class _Turn:
             self._served.delivered += step.messages - len(step.rejections)
             self._save(step)
             failpoints.reach("replay.cursor_stored")
-        # Everything that was read is delivered now.
+        # All messages that were read are delivered now.
         cursor.place, cursor.found, cursor.duplicates = messages.read_to, messages.found, messages.duplicates
         cursor.delivery = delivery.state
         self._has_progressed()
@@ -243,7 +243,7 @@ class _Turn:
     # --- time and the claim ---
 
     def should_end(self) -> bool:
-        """Return whether the turn is over. It also sends the heartbeats: ask often."""
+        """Return whether the turn is over. It also sends the heartbeats, so call it often."""
         self.keep_claim()
         return self._is_stopping() or time.monotonic() >= self._deadline
 
@@ -254,7 +254,7 @@ class _Turn:
             self._stored_at = time.monotonic()
 
     def save_now_and_then(self) -> None:
-        """Store the cursor if it was not stored for a while."""
+        """Store the cursor if it was last stored too long ago."""
         if time.monotonic() - self._stored_at >= min(_SAVE_SECONDS, self._heartbeat_seconds):
             self._save()
 
@@ -302,7 +302,7 @@ class _Turn:
             logger.info("%s", error)
 
     def _try_later(self, reason: str, wait_seconds: float) -> None:
-        """Release the request for a while, and store why; fail it if that has lasted for too long."""
+        """Release the request for some time, and store the reason; fail the request if it has failed for too long."""
         now_ms = _now_ms()
         cursor = self._cursor = self._cursor or Cursor.unplanned()
         first_ms = cursor.failing_since_ms = cursor.failing_since_ms or now_ms
@@ -311,7 +311,7 @@ class _Turn:
         if now_ms - first_ms >= limit // timedelta(milliseconds=1):
             self._fail(f"no progress for {format_duration(limit)} (replay.give_up_after): {reason}")
             return
-        # As long as it has failed already: twice the pause each time.
+        # Wait as long as the request has been failing, so the pause doubles each time.
         own_wait_seconds = min(max(_FIRST_WAIT_SECONDS, (now_ms - first_ms) / 1000), _LONGEST_WAIT_SECONDS)
         wait_seconds = max(wait_seconds, own_wait_seconds)
         logger.warning("replay request %s is tried again in %.0f s: %s", self._request.id, wait_seconds, reason)
@@ -324,7 +324,7 @@ class _Turn:
 
 
 def _with_state(steps: Iterator[DeliveryStep], cursor: Cursor, delivery: Delivery) -> Iterator[DeliveryStep]:
-    """Yield the steps. A target that is away leaves its state in the cursor: when it may be asked again."""
+    """Yield the steps. If the target does not answer, store the breaker's state in the cursor, for the next attempt."""
     try:
         yield from steps
     except TargetUnavailable:
@@ -333,12 +333,12 @@ def _with_state(steps: Iterator[DeliveryStep], cursor: Cursor, delivery: Deliver
 
 
 class _TurnMessages:
-    """The messages of a turn, in order, and the places behind them."""
+    """The messages of a turn, in order, and the places after them."""
 
     def __init__(
         self, turn: _Turn, services: IngestServices, cursor: Cursor, seen: _StoredSeen | None, expected_messages: int
     ) -> None:
-        """`expected_messages`: so many are read even if the turn is over."""
+        """`expected_messages`: this number of messages is read even if the turn is over."""
         self._turn, self._services, self._cursor, self._seen = turn, services, cursor, seen
         self._expected = expected_messages
         self._waiting: deque[tuple[CursorPlace, int, int]] = deque()
@@ -370,7 +370,7 @@ class _TurnMessages:
                     turn.save_now_and_then()
 
     def take(self, step: DeliveryStep) -> None:
-        """Move the cursor behind the messages of a step."""
+        """Move the cursor to the place after the messages of a step."""
         cursor = self._cursor
         for _ in range(step.messages):
             cursor.place, cursor.found, cursor.duplicates = self._waiting.popleft()
@@ -381,7 +381,7 @@ class _TurnMessages:
 
 
 class _StoredSeen:
-    """The ids of the request's messages, stored in S3 before the cursor that is behind them."""
+    """The ids of the request's messages, which are stored in S3 before the cursor moves past these messages."""
 
     def __init__(self, services: IngestServices, request_id: str, claim: int) -> None:
         self._store, self._request_id, self._claim = services.store, request_id, claim

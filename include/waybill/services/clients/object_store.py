@@ -1,8 +1,8 @@
 """Many cheap reads of S3 objects with obstore, the Python binding of Rust's `object_store`.
 
-A read by botocore takes 2 ms of CPU whatever its size, and holds the interpreter's lock for most of it. Here it takes
-a third of a millisecond, without the lock (docs/decisions/0015). `Store` remains for everything else: it creates
-objects, and its errors tell a missing object from a refused one.
+A read of any size by botocore takes 2 ms of CPU, and holds the interpreter's lock for most of this time. With obstore
+it takes a third of a millisecond, without the lock (docs/decisions/0015). `Store` remains for everything else: it
+creates objects, and its errors distinguish a missing object from a refused one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CONNECT_TIMEOUT = timedelta(seconds=5)
 _TIMEOUT = timedelta(seconds=20)
 _RETRIES = 1
 _KEYS_LIFETIME = timedelta(minutes=10)
-"""obstore asks for new keys five minutes before this ends. botocore renews its own at least ten minutes before."""
+"""obstore requests new keys five minutes before this time ends. botocore renews its own at least ten minutes before."""
 
 
 def object_store(endpoint: S3Endpoint, bucket: str) -> S3Store:

@@ -8,9 +8,9 @@ the others. 401 concerns the registry. So does 403, unless the registry has give
 other answer that is neither a schema nor Confluent's "not found" (a page of HTML, a redirect, `error_code` 0) concerns
 the id, if the server has proved to be a registry: it has given another schema, or answers the list of its schema types.
 
-This is not confluent-kafka's `SchemaRegistryClient`: that one sends no headers of the user (a token, say), retries by
-count and not for a time, does not keep "not found", puts the body of an answer into its errors, trusts certifi's CAs
-instead of the system's, and adds six packages to every Spark executor.
+This is not confluent-kafka's `SchemaRegistryClient`: that client sends no headers of the user (for example a token),
+retries by count and not for a time, does not cache "not found", puts the body of an answer into its errors, trusts
+certifi's CAs instead of the system's, and adds six packages to every Spark executor.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_CHARACTERS = 16 << 20
 _TIMEOUT = httpx.Timeout(20.0, connect=5.0)
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 _PROBES = ("/schemas/types", "/subjects")
-"""Paths at which every registry answers a list, whatever schemas it has. A wrong base path has neither."""
+"""Paths at which every registry answers with a list. With a wrong base path, neither of them exists."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,13 @@ class RegisteredSchema:
     """`AVRO`, `PROTOBUF` or `JSON`."""
     text: str
     referenced: tuple[str, ...] = ()
-    """The texts of the schemas that it refers to, directly or through others, each after those that it needs."""
+    """The texts of the schemas that it refers to, directly or through others, each after the schemas on which it
+    depends."""
 
 
 @dataclass(frozen=True)
 class UnusableSchema:
-    """The registry knows the id, or answers nothing that can be understood about it, and gives no usable schema."""
+    """The registry has no usable schema for the id, or its answer about the id cannot be parsed."""
 
     reason: str
     """Continues "the schema with the id 7 …"."""
@@ -110,7 +111,7 @@ class SchemaRegistry:
     def connected(self) -> Iterator[None]:
         """Keep the connection between calls of `find` inside of this context.
 
-        Raises `RegistryRefused` at its end if the registry has forbidden a schema and given none, neither before.
+        Raises `RegistryRefused` at its end if the registry has refused a schema and has never returned one.
         """
         is_outermost = not self._is_connected
         self._is_connected = True
@@ -128,7 +129,7 @@ class SchemaRegistry:
     # --- references ---------------------------------------------------------------------------------------------------
 
     def _texts_below(self, root: RegistryAnswer) -> list[str]:
-        """Return the texts of the schemas that a schema refers to, each once and after those that it needs.
+        """Return the texts of the schemas that a schema refers to, each once and after the schemas on which it depends.
 
         Raises `ValueError` with a fault of them that continues "the schema …". The walk keeps its own stack: a chain of
         references may be longer than Python's.

@@ -1,7 +1,7 @@
-"""The answers of a schema registry: what is a schema, what is "not found", and what is neither.
+"""Parse the answers of a schema registry: a schema, "not found", or neither.
 
-Any server may be at the address, and any text may be in a registry, so nothing of an answer is taken for granted: not
-its size, not its media type, and not the types of its fields.
+Any server may be at the address, and any text may be in a registry, so the size, the media type and the types of all
+fields of an answer are checked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN_CHARACTERS = 200
 
 
 class AnswerKind(Enum):
-    """What an answer is."""
+    """The kinds of answers."""
 
     SCHEMA = "a schema"
     NOT_FOUND = "not found"
@@ -45,7 +45,7 @@ class RegistryAnswer:
     code: int
     """The HTTP status code."""
     status: str
-    """Code and reason, and for a strange answer what is strange: "302 Found, to https://…"."""
+    """Code and reason, and for an unexpected answer its peculiarity: "302 Found, to https://…"."""
     schema: str = ""
     """The text of the schema."""
     schema_type: str = "AVRO"
@@ -130,7 +130,7 @@ def _json(content: bytes) -> Any:
 
 
 def read_references(answer: RegistryAnswer) -> list[Reference]:
-    """Return the references of a schema. Raise `ValueError` if they are not what a registry states."""
+    """Return the references of a schema. Raise `ValueError` if they do not have the form of a registry's references."""
     if answer.references is None:
         return []
     if not isinstance(answer.references, list):

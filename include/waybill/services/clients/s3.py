@@ -37,21 +37,23 @@ _creating = threading.Lock()
 def s3_client(endpoint: S3Endpoint, config: Config) -> Any:
     """Return botocore's S3 client. Raises `ConfigError` when the connection names a profile that does not exist."""
     if endpoint.checksums is not Checksums.CRC32C:
-        # By itself botocore adds a CRC-32 to every body, and asks for one in answers.
+        # By default, botocore adds a CRC-32 to every body, and requests one in answers.
         from botocore.config import Config as BotoConfig
 
         config = config.merge(
             BotoConfig(request_checksum_calculation="when_required", response_checksum_validation="when_required")
         )
     client = service_client(endpoint, "s3", config)
-    # These events come once for each try, so requests that botocore repeats are counted, too.
+    # These events come once for each try, so repeated requests are counted too.
     client.meta.events.register("before-send.s3", _count_request)
     client.meta.events.register("response-received.s3", _count_answer)
     return client
 
 
 def service_client(endpoint: S3Endpoint, service: str, config: Config, *, region: str | None = None) -> Any:
-    """Return botocore's client of any AWS service, with the keys of an AWS connection. `region`: its own if None.
+    """Return botocore's client of any AWS service, with the keys of an AWS connection.
+
+    `region`: None stands for the connection's region.
 
     Raises `ConfigError` when the connection names a profile that does not exist.
     """
@@ -104,7 +106,7 @@ def renewed_keys(endpoint: S3Endpoint) -> ReadOnlyCredentials | None:
 
 
 def current_keys(endpoint: S3Endpoint) -> ReadOnlyCredentials:
-    """Return the keys that are valid now, whatever their source. Call it again before they expire.
+    """Return the keys that are valid now, from any source. Call it again before they expire.
 
     Raises `ConfigError` when there are no keys or the role is refused, `StoreUnavailable` when STS does not answer.
     """

@@ -1,4 +1,4 @@
-"""kazoo's client with the connection's TLS and ACLs, and one error message that states why no session started.
+"""kazoo's client with the connection's TLS and ACLs, and one error message with the reason if no session starts.
 
 kazoo itself repeats every failed connection, logs the reasons, and reports only a timeout. Here the handler, which
 opens kazoo's connections, remembers the last failure, and an untrusted server certificate ends the attempts at once.

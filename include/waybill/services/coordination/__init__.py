@@ -6,8 +6,8 @@ or archived twice. The committed offset is a fast copy of the end of the chain; 
 (docs/protocol.md).
 
 What it survives: a session that expires while a lane sleeps or works. From then on this session writes nothing and
-raises `CoordinationUnavailable` instead. What a rival committed in the meantime stays, since every write names the
-version that was read.
+raises `CoordinationUnavailable` instead. A rival's commit is never overwritten, since every write names the version
+that was read.
 """
 
 from waybill.config.names import Stage

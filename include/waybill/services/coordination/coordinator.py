@@ -49,7 +49,7 @@ class Coordinator:
 
     @classmethod
     def of(cls, config: Config, stream: str, find: Callable[[str], Connection] = find_connection) -> Self:
-        """Return a coordinator with a session of its own, not connected yet. `find` looks up connections."""
+        """Return a coordinator with a new session, which is not connected yet. `find` looks up connections."""
         return cls.sharing(ZooKeeperSession.of(config, find), config, stream)
 
     @classmethod
@@ -156,7 +156,8 @@ class Coordinator:
         self.session.put(self.paths.slot_read(tp), node, f"store how far {tp} is read")
 
     def read_slot_reads(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, SlotRead]:
-        """Return how far slots are read, without those that no lane has read since ZooKeeper lost its data."""
+        """Return the time up to which slots are read, without slots that no lane has read since ZooKeeper lost its
+        data."""
         paths = {tp: self.paths.slot_read(tp) for tp in tps}
         nodes = self.session.get_all(paths.values())
         found = {}
@@ -166,7 +167,7 @@ class Coordinator:
                     node = NODE.parse(path, nodes[path][0], dict)
                     found[tp] = SlotRead(int(node.get("archived_to_ms", 0)), int(node.get("shards", 0)))
                 except (DocumentDamaged, DocumentTooNew, TypeError, ValueError) as error:
-                    # As if no lane had read it: the slot counts as behind, and its lane writes the node again.
+                    # Treat the slot as if no lane had read it: it counts as late, and its lane writes the node again.
                     logger.warning("how far %s is read is not known: %s", tp, error)
         return found
 
@@ -214,8 +215,8 @@ class Coordinator:
     def list_stops(self) -> list[Stop]:
         """Return the journal, sorted by topic-partition.
 
-        A node that cannot be parsed is a stop of its own topic-partition, with the name of the error: it neither hides
-        the others nor keeps anything else from being archived.
+        A node that cannot be parsed is a stop of its own topic-partition, with the name of the error: it does not hide
+        the others, and does not stop other topic-partitions.
         """
         stops = []
         for tp in self._topic_partitions(self.paths.stops):
@@ -242,7 +243,7 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class IngestState:
-    """What ZooKeeper knows about the ingest of one stream."""
+    """The state of one stream's ingest in ZooKeeper."""
 
     committed: Mapping[TopicPartition, CommittedOffset]
     stops: tuple[Stop, ...]
@@ -255,7 +256,7 @@ def read_ingest_states(
 ) -> dict[str, IngestState]:
     """Return the committed offsets and the named stops of several streams, by stream.
 
-    All requests of one kind go out together: for 200 streams, one round trip each would be most of a plan's time.
+    All requests of one kind are sent together: for 200 streams, separate round trips would be most of a plan's time.
     Raises what the coordinators' methods raise.
     """
     wanted = {name: list(tps.get(name, ())) for name in coordinators}
@@ -273,7 +274,10 @@ def read_ingest_states(
 
 
 def _fields_of_stop(data: bytes, path: str) -> dict[str, Any]:
-    """Return the fields of a node of the journal; none if it cannot be parsed: then it may be replaced and removed."""
+    """Return the fields of a node of the journal.
+
+    None if it cannot be parsed: such a node can be replaced and removed.
+    """
     try:
         return NODE.parse(path, data, dict)
     except (DocumentDamaged, DocumentTooNew) as error:

@@ -1,7 +1,7 @@
-"""Day marks: the committed offsets of all streams at the start of a day, with what the offsets before them hold.
+"""Day marks: the committed offsets of all streams at the start of a day, with the counts of the offsets before them.
 
 A committed offset and its counts are written together, so a copy of both divides a chain, and its counts, at any time.
-The watch stores one for each day, and the ledger makes a balance of each day from them.
+The watch stores one for each day, from which the ledger calculates the balance of each day.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DOCUMENT = Document(dump=lambda mark: gzip.compress(orjson.dumps(mark), mtime=0
 
 @dataclass(frozen=True, slots=True)
 class MarkedOffset:
-    """A committed offset, and what the offsets of its chain before it hold; None: it is not known."""
+    """A committed offset, and the counts of the offsets before it; None: unknown."""
 
     offset: int
     counts: OffsetCounts | None = None

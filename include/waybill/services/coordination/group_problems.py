@@ -1,7 +1,7 @@
-"""The problems of the streams of a group, as the group's last run found them.
+"""The problems of the streams of a group, recorded by the group's last run.
 
-A stream may stand still for days until a person decides. Its group's run fails once, when the problem appears, and not
-every minute until it is solved. So the runs record the problems that they have reported.
+A stream may be stopped for days until a person decides. The run of its group fails once, when the problem appears, and
+not every minute. So the runs record the problems that they have reported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ class GroupProblem:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What identifies the problem from run to run. The message may contain figures that change."""
+        """The key of the problem, which is the same in each run.
+
+        It leaves out the message, which may contain changing figures.
+        """
         return self.stream, self.error
 
 

@@ -73,12 +73,13 @@ class OffsetCounts:
 
 @dataclass(frozen=True, slots=True)
 class SlotRead:
-    """How far a slot of a Kinesis stream was read, without a commit where nothing was new."""
+    """The time up to which a Kinesis slot was read. It is newer than the last commit if there were no new records."""
 
     archived_to_ms: int
     """The time of arrival up to which all records of the slot are archived. Epoch ms."""
     shards: int
-    """How many shards the slot had been given, ended ones included. A slot that was given more since is behind."""
+    """The number of shards assigned to the slot, including ended ones. If more were assigned since then, the slot is
+    late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ class CommittedOffset:
     committed_at_ms: int = 0
     """When it was written. Epoch ms."""
     start_offset: int | None = None
-    """Offset at which the chain starts; None if an older Waybill started it, or if it is no longer known."""
+    """Offset at which the chain starts; None if an older version of Waybill started the chain, or if it is no longer
+    known."""
     last_object_offset: int | None = None
     """Offset at which the last object starts (it ends at the committed offset); None if missing or unknown."""
     set_by_hand: str = ""
@@ -106,10 +108,10 @@ class CommittedOffset:
     extension: Extension = Extension.KAFKA
     """Extension of the chain's objects, which implies their format. All objects of a generation share it."""
     counts: OffsetCounts | None = None
-    """What the offsets before the committed offset hold; None if nothing was archived since ZooKeeper lost its data or
-    since an earlier Waybill, which did not count."""
+    """The counts of the offsets before the committed offset; None if no object was archived since ZooKeeper lost its
+    data, or since an earlier version of Waybill, which did not count."""
     checkpoint: Checkpoint | None = None
-    """How far the shards of the slot are archived at the committed offset; None for a topic-partition of Kafka."""
+    """The archived positions of the slot's shards at the committed offset; None for a topic-partition of Kafka."""
     version: int = -1
     """The node's version in ZooKeeper; -1 if there is no node. Not part of the document."""
 
@@ -192,6 +194,6 @@ def _offset_or_none(value: Any) -> int | None:
 
 
 def _counts_or_none(value: Any) -> OffsetCounts | None:
-    """Return the counts; None if there are none, or if a newer Waybill counts what this one does not know."""
+    """Return the counts; None if there are none, or if a newer version of Waybill has other counts."""
     counts = {name: int(count) for name, count in dict(value or {}).items()}
     return OffsetCounts(**counts) if counts.keys() == {field.name for field in fields_of(OffsetCounts)} else None

@@ -76,5 +76,5 @@ def watch_parts_path(root: str, *names: str) -> str:
 
 
 def usage_path(root: str, *names: str) -> str:
-    """Return the parent of all days of usage, or, with a day and a process's name, the node of what it has used."""
+    """Return the parent of all days of usage, or, with a day and a process's name, the node with its usage."""
     return f"/{join_segments(root, 'usage', *names)}"

@@ -1,7 +1,7 @@
 """Pauses: a person stops a stream's scheduled work for a while. Each decision is recorded: who, when, why.
 
 A paused stream has no lane and no Spark task. Its topics keep their messages in Kafka until the stream is resumed, so
-Kafka's retention limits how long a pause of ingest may last. Reads, `verify` and manual retries work meanwhile.
+Kafka's retention limits how long a pause of ingest may last. Reads, `verify` and manual retries work during a pause.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEPT_DECISIONS = 50
 
 
 class PauseAction(StrEnum):
-    """What a person decided."""
+    """The decisions about a pause."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -74,7 +74,7 @@ class StreamPauses:
     def decide(self, session: ZooKeeperSession, root: str, stream: str, decision: Pause) -> StreamPauses:
         """Record a decision, and return all decisions.
 
-        Raises `PauseRefused` if nothing would change, or if another person decided since `self` was read.
+        Raises `PauseRefused` if nothing would change, or if another person has decided since `self` was read.
         """
         paused = self.active().keys()
         changes = decision.stages - paused if decision.action is PauseAction.PAUSE else decision.stages & paused

@@ -86,7 +86,7 @@ class ZooKeeperSession:
             self._compare_sessions()
 
     def _compare_sessions(self) -> None:
-        """Note whether a reconnect led to another session, which servers other than ZooKeeper may not report.
+        """Record whether a reconnect led to another session, which servers other than ZooKeeper may not report.
 
         kazoo takes over the id that the server answers, and reports a connection. The locks are ephemeral nodes of the
         old session: the server deletes them, and another lane gets them.
@@ -214,7 +214,7 @@ class ZooKeeperSession:
                 self.client.set(full, data, version=version)
 
     def put(self, path: str, data: bytes, what: str) -> None:
-        """Write a node whatever its version; create it if it does not exist. `what` completes "could not …"."""
+        """Write a node of any version; create it if it does not exist. `what` completes "could not …"."""
         full = self.full_path(path)
         _check_size(path, data)
         with self.translate_errors(what):
@@ -255,6 +255,6 @@ class ZooKeeperSession:
 
 
 def _check_size(path: str, data: bytes) -> None:
-    """Raise `NodeTooLarge` for what ZooKeeper would answer by closing the connection, again and again."""
+    """Raise `NodeTooLarge` if the content is too large: ZooKeeper would close the connection at each attempt."""
     if len(data) > MOST_NODE_BYTES:
         raise NodeTooLarge(path, len(data), MOST_NODE_BYTES)

@@ -1,7 +1,7 @@
-"""The copy of a slot map in ZooKeeper, so that a plan needs no listing of S3 while no shard is new.
+"""The copy of a slot map in ZooKeeper, so that a plan lists S3 only if there are new shards.
 
-The copy is only a cache: S3 holds each assignment. One that is missing, damaged, or older than S3 costs a listing and
-nothing else. The map is stored compressed, since ZooKeeper refuses nodes above one megabyte: the ids of shards differ
+The copy is only a cache: S3 holds each assignment. A copy that is missing, damaged, or older than S3 only costs a
+listing. The map is stored compressed, since ZooKeeper refuses nodes above one megabyte: the ids of shards differ
 little, so about 40,000 assignments fit.
 """
 

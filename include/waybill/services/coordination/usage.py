@@ -1,12 +1,12 @@
-"""What the processes of each day have used, by stream: S3 requests, bytes, CPU seconds, archived messages.
+"""The usage of processes by day and stream: S3 requests, bytes, CPU seconds, archived messages.
 
 A process that ends adds its tallies to one node, `<root>/usage/<day>/<process>`, by compare-and-swap. All streams of
 the process are in it, so a lane that archives many streams makes one write. Processes of one kind share a node, such
 as all lanes with the same number.
 
-Nothing is counted twice: a write whose answer was lost is not repeated. A process that is killed, or that finds
-ZooKeeper away, loses its counts. Days are those of UTC, and a process belongs to the day on which it ends. Whoever
-creates the first node of a day removes the days that are older than 35.
+Nothing is counted twice: a write whose answer was lost is not repeated. If a process is killed, or ZooKeeper does not
+answer, its counts are lost. Days are those of UTC, and a process belongs to the day on which it ends. Whoever creates
+the first node of a day removes the days that are older than 35.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DOCUMENT = node_document("the figures of the day are then lost")
 
 @dataclass(frozen=True, slots=True)
 class DailyUsage:
-    """What the processes of one kind have used for one stream on one day."""
+    """The usage of processes of one kind for one stream on one day."""
 
     day: date
     process: str
@@ -53,7 +53,7 @@ class UsageStore:
     """The stored usage of all streams."""
 
     def __init__(self, session: ZooKeeperSession, root: str, clock: Callable[[], float] = time.time) -> None:
-        """`root`: of ZooKeeper's nodes. `clock`: seconds since 1970."""
+        """`root`: the root of Waybill's znodes. `clock`: seconds since 1970."""
         self._session = session
         self._root = root
         self._clock = clock
@@ -61,7 +61,7 @@ class UsageStore:
     def add(self, process: str, tallies: Mapping[str, Tally]) -> None:
         """Add tallies by stream to those of today. `process`: a kind of process, such as `ingest-0`.
 
-        Usage is not worth a failed run: an error is logged, and the tallies are dropped.
+        A missing tally must not fail a run: an error is logged, and the tallies are dropped.
         """
         used = {stream: tally for stream, tally in tallies.items() if tally}
         if not used:
@@ -133,7 +133,7 @@ class UsageStore:
 
 
 def store_usage(config: Config, step: str, stream: str) -> None:
-    """Add what this process has used for one stream to its usage, in a session of its own. An error is logged."""
+    """Add the usage of this process to that of one stream, in a separate session. An error is only logged."""
     tallies = meter.take(step, [stream], "driver")
     try:
         with ZooKeeperSession.of(config) as session:

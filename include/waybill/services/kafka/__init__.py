@@ -1,4 +1,4 @@
-"""Reading record batches from Kafka, and other tools' offsets from where they keep them. Import the module you need."""
+"""Reading record batches from Kafka, and the stored offsets of other tools. Import the module that you need."""
 
 from waybill.services.kafka.kafka_package import skip_packages
 

@@ -1,4 +1,4 @@
-"""One request of Kafka's admin protocol: its retries, and the errors of its answers in Waybill's words."""
+"""One request of Kafka's admin protocol: its retries, and the translation of its errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ask(
     node_id: int | None = None,
     timeout_seconds: float | None = None,
 ) -> Any:
-    """Return the answer of any broker, or of one broker: then None if it does not answer.
+    """Return the answer of any broker. With `node_id`, return the answer of this broker, or None if it does not answer.
 
     `timeout_seconds`: of all attempts; None: the cluster's. Raises `KafkaUnavailable` when no broker answers, and
     `ConfigError` when Kafka refuses the user.
@@ -56,8 +56,8 @@ def ask_each(
 ) -> dict[int, Any]:
     """Return the answer of each broker, without those of brokers that do not answer within the timeout.
 
-    `requests`: by node id. All are sent at once, so a broker that hangs takes no time from the others. Raises
-    `ConfigError` when Kafka refuses the user.
+    `requests`: by node id. All are sent at once, so a hanging broker does not delay the others. Raises `ConfigError`
+    when Kafka refuses the user.
     """
     found = {}
     deadline = time.monotonic() + timeout_seconds

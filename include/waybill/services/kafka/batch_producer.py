@@ -1,19 +1,21 @@
-"""Sending record batches to the leaders of topic-partitions, exactly once.
+"""Send record batches to the leaders of topic-partitions, exactly once.
 
-A batch is sent as it is, with the producer id, epoch and sequence number in its header (KIP-98). The leader appends a
-batch only if its sequence number follows the last one of this producer id in the topic-partition. It answers a batch
-that it has among the last five with the offset of the first append, and refuses every other batch as out of sequence.
+A batch is sent unchanged, with the producer id, epoch and sequence number in its header (KIP-98). The leader appends a
+batch only if its sequence number follows the last one of this producer id in the topic-partition. If a batch is one of
+the last five that it has, it answers with the offset of the first append, and refuses every other batch as out of
+sequence.
 
-The sequence number is the position of the message in what is sent, so the leader decides for retries, zombies and
-rivals with the same producer id alike: the first one to send a position wins (docs/decisions/0026-restore.md).
+The sequence number is the position of the message among all sent messages, so the leader applies the same rule to
+retries, zombies and rivals with the same producer id: the first batch for a position is appended
+(docs/decisions/0026-restore.md).
 
 The leader forgets a producer id that has sent nothing for `producer.id.expiration.ms` (default: a day), and then
 accepts any sequence number. So a process that was frozen or suspended for hours must read the end of the log again
-before it sends: `BatchProducer.begin` states when the end was read, and to send more than `_KNOWN_SECONDS` after that
-and after the last acknowledgement raises `OutOfSequence`. A target whose `producer.id.expiration.ms` is less has no
-such protection against a frozen process.
+before it sends: `BatchProducer.begin` states when the end was read, and a batch that is sent more than `_KNOWN_SECONDS`
+after that time and after the last acknowledgement raises `OutOfSequence`. A target whose `producer.id.expiration.ms` is
+less has no such protection against a frozen process.
 
-Everything happens in the caller's thread, within the calls of `BatchProducer`.
+All work is done in the caller's thread, within the calls of `BatchProducer`.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _NO_TRANSACTION_TIMEOUT = 2_147_483_647  # as Kafka's producer sends it without 
 _QUEUED_BYTES = 1 << 20
 """How many bytes a topic-partition may hold in memory before `wait_for_room` waits."""
 _KNOWN_SECONDS = 6 * 3600
-"""How long the leader is taken to know the producer id, after an acknowledgement or the reading of the log's end."""
+"""How long the leader certainly remembers the producer id, after an acknowledgement or a read of the log's end."""
 _REFUSALS = (
     kafka_errors.InvalidRecordError,
     kafka_errors.InvalidTimestampError,
@@ -56,7 +58,7 @@ _REFUSALS = (
     kafka_errors.UnsupportedForMessageFormatError,
 )
 _LOOK_SECONDS, _LOOK_SOON_SECONDS = 1.0, 0.02
-"""How often every connection is looked at: for timeouts, and while one is made or delayed."""
+"""The interval in which every connection is checked: for timeouts, and while a connection is made or delayed."""
 
 
 class OutOfSequence(Exception):
@@ -64,9 +66,9 @@ class OutOfSequence(Exception):
 
 
 class BatchRefused(RestoreStopped):
-    """The leader refuses a batch for what it holds: its size, its codec, a timestamp, a message without a key.
+    """The leader refuses a batch because of its content: its size, its codec, a timestamp, a message without a key.
 
-    No retry removes that, but a change of the topic's configs does.
+    A retry does not help, but a change of the topic's configs does.
     """
 
     def __init__(self, tp: TopicPartition, error: type[Exception], answer: ProduceAnswer, sent: _Sent) -> None:
@@ -85,7 +87,7 @@ class BatchRefused(RestoreStopped):
 
     @property
     def reason(self) -> str:
-        """The error's name, and what the leader says."""
+        """The error's name, and the leader's message."""
         return f"{self.error.__name__}: {self.leader_message}" if self.leader_message else self.error.__name__
 
 
@@ -113,9 +115,9 @@ class BatchProducer:
         self._partitions: dict[TopicPartition, _PartitionQueue] = {}
 
     def new_producer(self) -> Producer:
-        """Return a producer id that nobody has, and its epoch.
+        """Return a new producer id, and its epoch.
 
-        Raises `KafkaUnavailable`, or `ConfigError` when the user may not write to any topic.
+        Raises `KafkaUnavailable`, or `ConfigError` when the user is not allowed to write to any topic.
         """
         action = "could not get a producer id"
         request = InitProducerIdRequest(
@@ -141,12 +143,12 @@ class BatchProducer:
         raise AssertionError("unreachable")
 
     def close(self) -> None:
-        """Close the connections. What is in flight may still be appended."""
+        """Close the connections. Batches in flight may still be appended."""
         self._connections.close()
         self._partitions.clear()
 
     def begin(self, tp: TopicPartition) -> None:
-        """Forget what was queued for a topic-partition, whose end of the log the caller reads next."""
+        """Drop the queue of a topic-partition, before the caller reads the end of its log."""
         self._partitions[tp] = _PartitionQueue(self._cluster, self._connections, tp, shares_topic=self.shares_topics)
 
     def send(self, tp: TopicPartition, batches: Batches) -> None:
@@ -156,14 +158,14 @@ class BatchProducer:
         self._partitions[tp].offer(batches)
 
     def acknowledged(self, tp: TopicPartition) -> int | None:
-        """Return the target offset up to which all in-sync replicas have what was sent; None if nothing was."""
+        """Return the target offset up to which all in-sync replicas have the batches; None if none was sent."""
         queue = self._partitions.get(tp)
         return None if queue is None else queue.acknowledged
 
     def wait_for_room(self, tps: Collection[TopicPartition]) -> TopicPartition:
         """Wait until one of the topic-partitions has room for more batches, and return it.
 
-        A topic-partition that has failed is returned, too: `check` raises its error.
+        A topic-partition that has failed is returned too: `check` raises its error.
         """
         queues = {tp: self._partitions.get(tp) for tp in tps}
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -177,7 +179,7 @@ class BatchProducer:
             self._connections.exchange(_LOOK_SECONDS)
 
     def check(self, tp: TopicPartition, *, flush: bool = False) -> None:
-        """Send again what failed and may succeed now. With `flush`, wait until everything sent is acknowledged.
+        """Send failed batches again if they may succeed now. With `flush`, wait until everything sent is acknowledged.
 
         Raises `OutOfSequence`; `RestoreStopped` when the leader appended a batch at another offset, so another producer
         writes to the topic; its subclass `BatchRefused`; `KafkaUnavailable` after the retry timeout; `ConfigError`.
@@ -187,7 +189,7 @@ class BatchProducer:
             queue.wait_for_room(0 if flush else _QUEUED_BYTES)
 
     def forget(self, tp: TopicPartition) -> None:
-        """Drop what is queued for a topic-partition, after an error. What is in flight may still be appended."""
+        """Drop the queue of a topic-partition, after an error. Batches in flight may still be appended."""
         self._partitions.pop(tp, None)
 
 
@@ -200,7 +202,7 @@ class _Connections:
         self._look_at = 0.0
 
     def to(self, node_id: int) -> LeaderConnection:
-        """Return a connection to a broker, which need not be made yet."""
+        """Return a connection to a broker, which may not be established yet."""
         found = self._by_node.get(node_id)
         if found is not None and found.is_idle:
             found.exchange()  # the broker may have closed it
@@ -211,7 +213,7 @@ class _Connections:
         return found
 
     def exchange(self, wait_seconds: float) -> None:
-        """Wait until a broker answers or takes more, `wait_seconds` at most, and do what can be done."""
+        """Wait until a broker answers or can take more bytes, `wait_seconds` at most; then receive and send."""
         sockets = select.poll()
         by_number: dict[int, LeaderConnection] = {}
         look_seconds = _LOOK_SECONDS
@@ -298,7 +300,7 @@ class _PartitionQueue:
         return failure
 
     def _send_again(self) -> None:
-        """Put what is in flight back, in order, and send it to the current leader."""
+        """Put batches in flight back into the queue, in order, and send them to the current leader."""
         self._cluster.describe_topics([self._tp.topic])
         self._attempt += 1
         self._waiting.extendleft(reversed(self._in_flight))
@@ -370,7 +372,7 @@ class _PartitionQueue:
 
 
 def _named(failure: Exception) -> str:
-    """Return an error's name and what it says; kafka-python's text may begin with the name already."""
+    """Return an error's name and its text; kafka-python's text may already begin with the name."""
     name, text = type(failure).__name__, str(failure)
     if isinstance(failure, kafka_errors.NotEnoughReplicasError | kafka_errors.NotEnoughReplicasAfterAppendError):
         return f"{name}: fewer replicas are in sync than the topic's min.insync.replicas"
@@ -378,5 +380,8 @@ def _named(failure: Exception) -> str:
 
 
 def _time_since_boot() -> float:
-    """Return the seconds since boot, which unlike those of the monotonic clock include a suspended machine's."""
+    """Return the seconds since boot.
+
+    Unlike the monotonic clock, they include the time while the machine is suspended.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME)

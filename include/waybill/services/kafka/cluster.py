@@ -2,7 +2,7 @@
 
 kafka-python makes the connections (TCP, TLS, SASL, API versions, backoff). Its consumer is not used, since it decodes
 every record. A request goes to the leader of its topic-partition. When a broker answers that it does not lead it, the
-cluster refreshes the metadata and asks again, until the retry timeout. Nothing here waits without a timeout.
+cluster refreshes the metadata and asks again, until the retry timeout. Every wait in this module has a timeout.
 
 kafka-python's errors become Waybill's, which name the action that failed, the servers, the cause and what to check. An
 error that no retry can remove (credentials, ACLs, certificates, an old broker) becomes a `ConfigError`, which names the
@@ -45,7 +45,7 @@ _BACKOFF_SECONDS = 0.1
 _MAX_BACKOFF_SECONDS = 1.0
 _BRIEF_TIMEOUT_SECONDS = 3.0
 _LEAST_WAIT_SECONDS = 0.5
-"""For an answer that was asked for shortly before the timeout."""
+"""The time for an answer that was requested shortly before the timeout."""
 _ATTEMPTS_FOR_MISSING_TOPIC = 3
 _ANY_BROKER_FRACTION = 4
 _MAX_IN_FLIGHT_REQUESTS = 5
@@ -114,7 +114,7 @@ class Cluster:
             self.close()
             cause: BaseException = error
             if isinstance(error, kafka_errors.KafkaTimeoutError):
-                # A timeout hides the cause, so raise the last connection error instead.
+                # A timeout hides the cause: raise the last connection error instead.
                 cause = self._manager.last_failure or _DISCONNECTED
             raise self.translate("could not connect", cause) from error
         return self
@@ -124,7 +124,7 @@ class Cluster:
 
     def close(self) -> None:
         try:
-            # The IO thread ends within its current step, so only a stalled machine needs this long.
+            # The IO thread ends within its current step, so this timeout is only reached on a stalled machine.
             self._net.stop(timeout_ms=_STOP_TIMEOUT_MS)
             self._manager.close()
             self._net.close()
@@ -136,10 +136,10 @@ class Cluster:
     def describe_topics(
         self, names: Collection[str] | None, *, refused: dict[str, ConfigError] | None = None
     ) -> dict[str, Topic]:
-        """Return the topics of these names that exist; with None, all topics. Refreshes the known leaders, too.
+        """Return the topics of these names that exist; with None, all topics. Also refreshes the known leaders.
 
-        Raises `KafkaUnavailable` when no broker answers, and `ConfigError` when the user may not describe a topic. If
-        `refused` is given, such topics are left out, and it gets the error of each.
+        Raises `KafkaUnavailable` when no broker answers, and `ConfigError` when the user is not allowed to describe a
+        topic. If `refused` is given, such topics are left out, and their errors are added to it.
         """
         action = "could not list topics"
         with self._translated_errors(action):
@@ -192,7 +192,7 @@ class Cluster:
         build_request: BuildRequest,
         read_response: ReadResponse[Answer],
     ) -> dict[TopicPartition, Answer]:
-        """Do the same as `ask_leaders`, but for 3 seconds at most, and return the answers that have come by then."""
+        """Ask the leaders like `ask_leaders`, but for 3 seconds at most, and return the answers until then."""
         answers: dict[TopicPartition, Answer] = {}
         timeout_seconds = min(_BRIEF_TIMEOUT_SECONDS, self._retry_timeout_seconds)
         try:
@@ -210,7 +210,7 @@ class Cluster:
         answers: dict[TopicPartition, Answer],
         timeout_seconds: float,
     ) -> None:
-        """Fill `answers`. The caller has what came until an error."""
+        """Fill `answers`, so that the caller has the answers that came before an error."""
         missing = set(tps)
         if not missing:
             return
@@ -218,7 +218,7 @@ class Cluster:
         for attempt, _ in enumerate(self.attempts(f"{action} ({_list_briefly(missing)})", timeout_seconds)):
             if attempt or any(tp not in self._metadata.leaders for tp in missing):
                 self._refresh_leaders(action, missing, attempt)
-            # To all leaders at once: one that does not answer takes no time from the others.
+            # Send to all leaders at once, so that a leader that does not answer does not delay the others.
             asked = [
                 (node_id, self.send(node_id, build_request(group))) for node_id, group in self._group_by_leader(missing)
             ]
@@ -297,7 +297,7 @@ class Cluster:
     def open_socket(self, node_id: int) -> Future[socket.socket]:
         """Connect to a broker and authenticate, without waiting. The future gets the socket or kafka-python's error.
 
-        The socket does not block, and nothing else uses it. It is closed with the cluster at the latest.
+        The socket is non-blocking, and is used only by the caller. It is closed with the cluster at the latest.
         """
         future: Future[socket.socket] = Future()
         try:
@@ -324,7 +324,7 @@ class Cluster:
             future.set_exception(error)
 
     async def _send(self, node_id: int | None, request: Any) -> Any:
-        # Where any broker can answer, one that does not is given up sooner, so that another can be asked.
+        # If any broker can answer, use a shorter timeout for each, so that another broker can be tried.
         timeout_ms = self._timeout_ms if node_id is not None else self._timeout_ms // _ANY_BROKER_FRACTION
         chosen = self._manager.least_loaded_node() if node_id is None else node_id
         try:
@@ -337,7 +337,8 @@ class Cluster:
             self._manager.note_answer(chosen, answered=False)
             raise
         except kafka_errors.UnknownBrokerIdError as error:
-            # Metadata come from several brokers, and one of them still listed this broker, which has left the cluster.
+            # Metadata come from several brokers, and one of them still listed this broker, although it has left the
+            # cluster.
             raise kafka_errors.KafkaConnectionError(f"broker {chosen} is not in the cluster") from error
         self._manager.note_answer(chosen, answered=True)
         return answer
@@ -380,7 +381,7 @@ class _MetadataCache:
         self.leaders: dict[TopicPartition, Leader] = {}
 
     def update(self, response: Any) -> tuple[dict[str, Topic], dict[str, kafka_errors.AuthorizationError]]:
-        """Keep a response's topics. Return them, and the errors of topics that the user may not describe."""
+        """Keep a response's topics. Return them, and the errors of topics that the user is not allowed to describe."""
         described: dict[str, Topic] = {}
         refused: dict[str, kafka_errors.AuthorizationError] = {}
         for metadata in response.topics:
@@ -449,7 +450,7 @@ def translate_error(
 ) -> ConfigError | KafkaUnavailable:
     """Return Waybill's error for one of kafka-python's. `action` states what failed: "could not list topics".
 
-    `acl`: what the action needs, such as "Alter on the cluster"; by default, what reading a topic needs.
+    `acl`: the ACL for the action, such as "Alter on the cluster"; by default, the ACLs for reading a topic.
     """
     message = f"Kafka at {endpoint.where}: {action}: {_describe(error)}"
     remedy = _find_remedy(error, endpoint, acl)
@@ -470,7 +471,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _find_remedy(error: BaseException, endpoint: KafkaEndpoint, acl: str | None) -> str | None:
-    """Return what to correct for an error that no retry can remove; None for every other error."""
+    """Return the remedy for an error that no retry can remove; None for every other error."""
     connection = endpoint.remedy
     if isinstance(error, kafka_errors.AuthorizationError):
         user = f"user {endpoint.sasl.username!r}" if endpoint.sasl else "the user"

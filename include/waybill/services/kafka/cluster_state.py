@@ -22,7 +22,7 @@ _ACTION = "could not read the cluster's metadata"
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker that the cluster's metadata list: one that is alive."""
+    """A live broker, from the cluster's metadata."""
 
     node_id: int
     host: str
@@ -42,7 +42,7 @@ class TopicPartitionReplicas:
     """In Kafka's order: the first is the preferred leader."""
     in_sync: tuple[int, ...]
     offline: tuple[int, ...]
-    """Replicas whose broker or log directory is away."""
+    """Replicas whose broker or log directory is offline."""
 
     @property
     def has_leader(self) -> bool:
@@ -51,7 +51,7 @@ class TopicPartitionReplicas:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What one metadata response says."""
+    """The content of one metadata response."""
 
     cluster_id: str
     controller: int
@@ -59,13 +59,14 @@ class ClusterState:
     brokers: Mapping[int, Broker]
     """The live brokers, by node id."""
     partitions: Mapping[TopicPartition, TopicPartitionReplicas]
-    """Of the topics that the user may describe, with Kafka's internal topics."""
+    """The topic-partitions of topics that the user is allowed to describe, with Kafka's internal topics."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """'' before Kafka 2.8."""
     internal: frozenset[str] = frozenset()
     """Topics that Kafka itself keeps, such as `__consumer_offsets`."""
     refused: frozenset[str] = frozenset()
-    """Topics that the user may not describe, if they were asked for by name. Kafka leaves them out of a full list."""
+    """Topics that the user is not allowed to describe, if they were requested by name. Kafka leaves them out of a full
+    list."""
 
     def topic_partitions(self, topic: str) -> dict[int, TopicPartitionReplicas]:
         """Return the partitions of a topic by their number."""
@@ -90,8 +91,8 @@ def fetch_cluster_state(cluster: Cluster, topics: Collection[str] | None = None)
 def fetch_states_of_all(cluster: Cluster, brokers: Iterable[int], topics: Collection[str]) -> list[ClusterState]:
     """Return the state of topics by the metadata of each broker, without brokers that do not answer within seconds.
 
-    A broker learns of a new topic some time after another one has created it, and all brokers answer for themselves.
-    Raises `ConfigError` when Kafka refuses the user.
+    A broker sees a new topic some time after another broker has created it, so every broker is asked. Raises
+    `ConfigError` when Kafka refuses the user.
     """
     requests = {node_id: _request(topics) for node_id in brokers}
     return [

@@ -80,7 +80,7 @@ def fetch_group_offsets(
 def fetch_all_group_offsets(
     cluster: Cluster, group: str, timeout_seconds: float | None = None
 ) -> dict[TopicPartition, int]:
-    """Return the committed offsets of a consumer group in all topics that the user may describe.
+    """Return the committed offsets of a consumer group in all topics that the user is allowed to describe.
 
     Raises the errors of `fetch_group_offsets`.
     """
@@ -92,20 +92,20 @@ class GroupList:
     """The consumer groups that brokers listed. A broker lists the groups that it coordinates."""
 
     states: Mapping[str, str]
-    """Kafka's word for the state of each group that the user may describe: `Stable`, `Empty`, …"""
+    """The state of each group that the user is allowed to describe, in Kafka's words: `Stable`, `Empty`, …"""
     silent: tuple[int, ...]
-    """The brokers that did not list theirs: they did not answer, or they were still loading their groups."""
+    """The brokers that did not list their groups: they did not answer, or were still loading the groups."""
     types: Mapping[str, str] = field(default_factory=dict)
-    """Kafka's word for the type of each group, in lower case: `classic`, `consumer`, `share`, `streams`. Without groups
-    of brokers that are too old to tell (before Kafka 3.8): theirs are classic."""
+    """The type of each group, in Kafka's words in lower case: `classic`, `consumer`, `share`, `streams`. Groups of
+    brokers before Kafka 3.8 are missing, since these do not state the type: they are classic."""
 
 
 def list_groups(cluster: Cluster, brokers: Iterable[int]) -> GroupList:
-    """Return the consumer groups that the user may describe. Kafka leaves out other groups, and tells of no error.
+    """Return the consumer groups that the user is allowed to describe. Kafka leaves out other groups without an error.
 
     Raises `ConfigError` when Kafka refuses the user.
     """
-    # Lanes import this module, too, and need none of the admin protocol.
+    # Imported here, since lanes import this module too, and do not need the admin protocol.
     from kafka.protocol.admin import ListGroupsRequest
 
     from waybill.services.kafka.admin_calls import ask_each, check

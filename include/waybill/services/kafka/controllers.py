@@ -1,4 +1,4 @@
-"""What the controllers of a KRaft cluster know beyond the metadata of topics: their quorum, and eligible leaders."""
+"""Requests to the controllers of a KRaft cluster: their quorum, and eligible leader replicas."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ _UNKNOWN_REQUEST = (kafka_errors.IncompatibleBrokerVersion, kafka_errors.Unsuppo
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """The controllers that elect, as their leader sees them."""
+    """The voting controllers, as their leader sees them."""
 
     leader: int
     caught_up_ms: Mapping[int, int]
-    """By node id of each voter: when it had all of the leader's log, in epoch ms; -1 if the leader does not know."""
+    """For each voter's node id, when it last had the leader's whole log, in epoch ms; -1 if the leader does not know
+    it."""
 
     @property
     def voters(self) -> frozenset[int]:
@@ -67,7 +68,7 @@ def fetch_quorum(cluster: Cluster) -> Quorum | None:
 def fetch_eligible_leaders(cluster: Cluster, topics: Collection[str]) -> dict[TopicPartition, tuple[int, ...]]:
     """Return the eligible leader replicas (KIP-966) of the topic-partitions that have some.
 
-    Brokers before Kafka 4.0 have none, and topics that the user may not describe are left out. Raises
+    Brokers before Kafka 4.0 have none, and topics that the user is not allowed to describe are left out. Raises
     `KafkaUnavailable` when no broker answers within 5 seconds.
     """
     found: dict[TopicPartition, tuple[int, ...]] = {}

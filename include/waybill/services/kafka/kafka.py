@@ -1,8 +1,8 @@
 """Kafka as a source: the offsets of topic-partitions, and their record batches byte for byte.
 
-What this relies on: brokers return only offsets below the high watermark (or the last stable offset), so what was read
-once does not change unless an unclean leader election takes it back. Every fetch checks that: it names the topic's id
-(KIP-516), the leader epoch (KIP-320) and the epoch of the batch before. A broker with another log refuses the fetch,
+What this relies on: brokers return only offsets below the high watermark (or the last stable offset), so messages that
+were read do not change unless an unclean leader election takes them back. Every fetch checks this: it names the topic's
+id (KIP-516), the leader epoch (KIP-320) and the epoch of the batch before. A broker with another log refuses the fetch,
 and the caller gets `TopicRecreated` or `LogTruncated` instead of data.
 """
 
@@ -72,7 +72,7 @@ class StreamTopics:
     missing: tuple[str, ...]
     """Topics that the config lists and Kafka does not have."""
     refused: Mapping[str, WaybillError]
-    """Topics that the user may not describe, or streams of Kinesis that do not answer, and the error of each."""
+    """Topics that the user is not allowed to describe, or Kinesis streams that do not answer, and the error of each."""
 
     @property
     def tps(self) -> list[TopicPartition]:

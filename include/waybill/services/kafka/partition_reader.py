@@ -1,4 +1,4 @@
-"""Reading one topic-partition: fetch requests to its leader, and the record batches of the responses as bytes.
+"""Read one topic-partition: send fetch requests to its leader, and return the record batches as bytes.
 
 The batches of a response are framed by their headers, and no record is decoded. The next fetch is in flight while the
 caller works on the last one (`FetchSettings.ahead`).
@@ -29,7 +29,7 @@ _UNKNOWN = -1
 _NO_SESSION_EPOCH = -1
 _FETCH_VERSIONS = (12, 17)  # 12: epochs of the fetched batches (Kafka 2.7); from 13 on: topic ids
 _MAX_EMPTY_RESPONSES = 3
-"""After so many empty responses in a row, each after `_MAX_WAIT_MS`, the reader finds out why there is no batch."""
+"""After this number of empty responses in a row, each after `_MAX_WAIT_MS`, the reader checks why there is no batch."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,7 +58,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """How a source fetches."""
+    """The settings for fetches."""
 
     isolation_level: int
     """Kafka's number: 1 for `read_committed`, 0 for `read_uncommitted`."""
@@ -79,7 +79,7 @@ class LogBounds(Protocol):
 
 
 class LogOffsets(Protocol):
-    """What a reader asks about the log where a fetch returns no batch. `KafkaSource` answers it."""
+    """Requests of a reader about the log when a fetch returns no batch. `KafkaSource` implements it."""
 
     def offsets(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogBounds]:
         """Return the current bounds of each topic-partition's log."""
@@ -177,7 +177,7 @@ class PartitionReader:
         return self._cluster.send(leader.node_id, request)
 
     def _next_response(self) -> Any | None:
-        """Return the topic-partition's part of the next response; None if it is of no use and a retry may help."""
+        """Return the topic-partition's part of the next response; None if it cannot be used and a retry may help."""
         pending, self._pending = self._pending or self._send_fetch(), None
         if pending is None:
             self._refresh_leader()
@@ -221,7 +221,8 @@ class PartitionReader:
             return None
         kept: list[framing.Frame] = []
         for frame in framing.frames(answer.records, where=self._where, allow_partial=True):
-            # The first batch of a response may end before the position. A batch from the end on is for the next pass.
+            # The first batch of a response may end before the position. A batch at or after the end is left to the next
+            # pass.
             if frame.header.next_offset > self._position:
                 if frame.header.base_offset >= self._end:
                     break
@@ -242,7 +243,7 @@ class PartitionReader:
             raise TopicRecreated(self._tp.topic, self._tp.partition, self._topic_id, topic.topic_id)
 
     def _check_position_is_in_log(self) -> None:
-        """Find out why a broker does not have the position. Returns if the log holds it by now.
+        """Check why a broker does not have the position. Returns if the log has it now.
 
         Raises `RetentionGap` if it lies before the log, `LogTruncated` if it lies after the log.
         """
@@ -266,10 +267,10 @@ class PartitionReader:
         The log cleaner removes the last batches of every segment but the active one (tombstones, aborted transactions),
         and the active segment can be empty, after a crash or a truncation. Kafka then answers with no batch and no
         error below the end of its log (`LocalLog.read`), and a consumer's position stays there, too. A response can
-        also be empty because tiered storage is slow. Therefore an empty response counts only where the log is on the
+        also be empty because tiered storage is slow. Therefore an empty response is only a proof if the log is on the
         leader's own disk.
 
-        Nothing is archived for these offsets now: they become part of the object of the next batch.
+        No object is created for these offsets now: they become part of the object of the next batch.
         """
         if self._empty_responses < _MAX_EMPTY_RESPONSES:
             return False

@@ -1,12 +1,12 @@
 """Produce requests of one record batch, encoded and decoded by hand.
 
-A restore sends one request for each record batch, and small batches are many. kafka-python builds five objects for a
-request, encodes them field by field, and does the reverse for the response. Here all but the batch and three numbers is
-encoded once for a topic-partition.
+A restore sends one request for each record batch, and there are many small batches. kafka-python builds five objects
+for a request, encodes them field by field, and does the reverse for the response. Here all but the batch and three
+numbers is encoded once for a topic-partition.
 
 The bytes are those of Kafka's protocol, `ProduceRequest` and `ProduceResponse` version 9 (KIP-482: flexible encoding;
-Kafka 2.4 to 4.x). A unit test compares them with kafka-python's. A response with anything but the plain success of one
-batch is left to kafka-python's decoder.
+Kafka 2.4 to 4.x). A unit test compares them with kafka-python's. Any other response than the success of one batch is
+decoded by kafka-python.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from kafka.protocol.producer import ProduceResponse
 
 REQUEST_END = b"\x00\x00\x00"
-"""What follows the batch in a request: no optional fields of partition, topic and request."""
+"""The bytes after the batch in a request: no optional fields of partition, topic and request."""
 
 _API_KEY, _VERSION = 0, 9
 _ACKS_ALL = -1
@@ -32,7 +32,7 @@ _BODY = 5  # a response begins with the correlation id, and optional fields, of 
 
 
 class ProduceAnswer(NamedTuple):
-    """What a leader answers to one batch."""
+    """The answer of a leader to one batch."""
 
     error_code: int
     base_offset: int
@@ -66,7 +66,7 @@ class PartitionRequests:
         """The size of the shortest response, with its length."""
 
     def begin(self, correlation_id: int, batch_bytes: int) -> bytes:
-        """Return what precedes a batch of `batch_bytes` in its request. `REQUEST_END` follows it."""
+        """Return the bytes before a batch of `batch_bytes` in its request. `REQUEST_END` follows it."""
         length = _uvarint(batch_bytes + 1)
         size = self._size + len(length) + batch_bytes
         return b"".join((_START.pack(size, _API_KEY, _VERSION, correlation_id), self._prefix, length))

@@ -1,6 +1,6 @@
 """The committed offsets that Pinterest's Secor keeps in ZooKeeper, to import them when Waybill replaces Secor.
 
-Secor stores them as Kafka's old consumers did (Secor's `ZookeeperConnector`): the node
+Secor stores them in the format of Kafka's old consumers (Secor's `ZookeeperConnector`): the node
 `<kafka.zookeeper.path>/consumers/<group>/offsets/<topic>/<partition>` holds the next offset, in ASCII. Waybill only
 reads these nodes.
 """

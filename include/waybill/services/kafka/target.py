@@ -1,4 +1,4 @@
-"""A Kafka cluster as the target of a restore or a replay: its topics, what the user may do there, and its logs.
+"""A Kafka cluster as the target of a restore or a replay: its topics, the user's rights on them, and its logs.
 
 Only Kafka's own protocol is needed. Topics are created and changed through any broker, which forwards the request to
 the controller (KRaft; Kafka 2.8 and later).
@@ -65,27 +65,28 @@ class TargetTopic:
     own_config: Mapping[str, str]
     """The configs that are set for the topic itself."""
     allowed: frozenset[int]
-    """What the user may do with the topic (`Operation`)."""
+    """The operations that the user is allowed on the topic (`Operation`)."""
     in_sync: int | None = None
-    """The number of in-sync replicas of the partition that has the fewest; None: not known."""
+    """The number of in-sync replicas of the partition that has the fewest; None: unknown."""
     replicas: int | None = None
     """The number of replicas of that partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """What the cluster answers when it is asked whether it would create a topic."""
+    """The answer of a cluster to the request to validate a new topic."""
 
     refusal: str = ""
-    """Why it would not, in its own words; '' if it would."""
+    """Why the cluster would refuse the topic, in its own words; '' if it would create it."""
     is_config_refused: bool = False
-    """Whether it refuses one of the configs."""
+    """Whether the cluster refuses one of the configs."""
     is_forbidden: bool = False
-    """Whether the user may not create the topic."""
+    """Whether the user is not allowed to create the topic."""
     replicas: int | None = None
-    """How many replicas it would have; None: the cluster did not state it."""
+    """How many replicas the topic would have; None: the cluster did not state it."""
     config: Mapping[str, str] | None = None
-    """Every config that it would have, also those of brokers and defaults; None: the cluster did not state them."""
+    """Every config that the topic would have, also those of brokers and defaults; None: the cluster did not state
+    them."""
 
 
 class TargetCluster:
@@ -114,7 +115,7 @@ class TargetCluster:
         self._cluster.close()
 
     def find_topic(self, name: str) -> TargetTopic | None:
-        """Return a topic; None if there is none. Its `allowed` is empty where the broker does not state it."""
+        """Return a topic; None if there is none. Its `allowed` is empty if the broker does not state it."""
         request = MetadataRequest(
             topics=[MetadataRequest.MetadataRequestTopic(name=name)],
             allow_auto_topic_creation=False,
@@ -198,9 +199,9 @@ class TargetCluster:
             raise self._cluster.translate(action, error(answer.error_message or name), acl)
 
     def producer_quotas(self) -> dict[str, float]:
-        """Return the quotas of producers in bytes/s, by whom they limit, such as `user=alice`.
+        """Return the quotas of producers in bytes/s, by the limited entity, such as `user=alice`.
 
-        Empty if there are none, or the user may not list them.
+        Empty if there are none, or the user is not allowed to list them.
         """
         component = DescribeClientQuotasRequest.ComponentData
         found: dict[str, float] = {}

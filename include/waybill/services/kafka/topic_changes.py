@@ -32,7 +32,7 @@ _DYNAMIC_BROKER_CONFIG = 2
 
 
 class Resource(IntEnum):
-    """What a config belongs to, by Kafka's number (`ConfigResource.Type`)."""
+    """The kinds of resources of configs, with Kafka's numbers (`ConfigResource.Type`)."""
 
     TOPIC = 2
     BROKER = 4
@@ -103,7 +103,7 @@ def change_configs(cluster: Cluster, kind: Resource, name: str, changes: Mapping
 
 
 def reassign(cluster: Cluster, replicas: Mapping[TopicPartition, Sequence[int]]) -> None:
-    """Start to copy topic-partitions to these replicas. Returns when the controller has accepted that."""
+    """Start to copy topic-partitions to these replicas. Returns when the controller has accepted the request."""
     of_topic = AlterPartitionReassignmentsRequest.ReassignableTopic
     request = AlterPartitionReassignmentsRequest(
         timeout_ms=_TIMEOUT_MS,
@@ -129,8 +129,8 @@ def reassign(cluster: Cluster, replicas: Mapping[TopicPartition, Sequence[int]])
 def fetch_reassignments(cluster: Cluster) -> dict[TopicPartition, tuple[int, ...]] | None:
     """Return the topic-partitions that are being copied, with the replicas that each has afterwards.
 
-    Until then, Kafka's metadata list old and new replicas. Returns None if the user may not ask: that needs the ACL
-    Describe on the cluster.
+    Until then, Kafka's metadata list old and new replicas. Returns None if the user lacks the ACL Describe on the
+    cluster.
     """
     request = ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None)
     action, acl = "could not list reassignments", "Describe on the cluster"
@@ -148,7 +148,7 @@ def fetch_reassignments(cluster: Cluster) -> dict[TopicPartition, tuple[int, ...
 
 
 def elect_preferred_leaders(cluster: Cluster, tps: Iterable[TopicPartition]) -> None:
-    """Let the first replica of each topic-partition lead, where it is in sync."""
+    """Elect the first replica of each topic-partition as leader, if it is in sync."""
     request = ElectLeadersRequest(
         election_type=_PREFERRED,
         topic_partitions=[

@@ -25,11 +25,11 @@ class TopicRetention:
 
     retention_ms: int | None
     retention_bytes: int | None
-    """Of each topic-partition."""
+    """The limit of each topic-partition's size."""
 
 
 def fetch_retention(cluster: Cluster, topics: Collection[str]) -> dict[str, TopicRetention]:
-    """Return the retention of topics, in one request, without the topics whose configuration may not be described.
+    """Return the retention of topics, in one request, without topics whose configs the user is not allowed to describe.
 
     Raises `KafkaUnavailable` when no broker answers within 5 seconds.
     """
@@ -47,7 +47,8 @@ def fetch_retention(cluster: Cluster, topics: Collection[str]) -> dict[str, Topi
 def fetch_own_configs(cluster: Cluster, topics: Collection[str]) -> dict[str, dict[str, str]]:
     """Return the configs that are set for the topics themselves, without those of brokers and Kafka's defaults.
 
-    Topics whose configuration may not be described are left out. Raises `KafkaUnavailable` as `fetch_retention`.
+    Topics whose configs the user is not allowed to describe are left out. Raises `KafkaUnavailable` as
+    `fetch_retention`.
     """
     return {
         topic: {each.name: each.value for each in configs if each.config_source == _SET_FOR_THE_TOPIC and each.value}
@@ -58,9 +59,9 @@ def fetch_own_configs(cluster: Cluster, topics: Collection[str]) -> dict[str, di
 def fetch_effective_configs(
     cluster: Cluster, topics: Collection[str], keys: Collection[str] | None
 ) -> dict[str, dict[str, str]]:
-    """Return the configs of topics that apply, with those that come from brokers and from Kafka's defaults.
+    """Return the effective configs of topics, with those that come from brokers and from Kafka's defaults.
 
-    `keys`: only these; None: all. Topics whose configuration may not be described are left out. Raises
+    `keys`: only these; None: all. Topics whose configs the user is not allowed to describe are left out. Raises
     `KafkaUnavailable` as `fetch_retention`.
     """
     return {
@@ -71,7 +72,7 @@ def fetch_effective_configs(
 
 def _describe(cluster: Cluster, topics: Collection[str], keys: list[str] | None) -> dict[str, Any]:
     """Return the described configs of topics; `keys` None stands for all."""
-    # Lanes import this module, too, and need none of the admin protocol.
+    # Imported here, since lanes import this module too, and do not need the admin protocol.
     from kafka.protocol.admin import DescribeConfigsRequest
 
     action = "could not describe the configuration of topics"

@@ -9,9 +9,9 @@ Final errors: kafka-python retries a refused password until the connection timeo
 that does not answer a TLS handshake. Here a refusal is kept and raised at once, and the connection timeout includes
 the handshake.
 
-Silent brokers: where any broker can answer, kafka-python chooses at random, so it may choose one that hangs again and
-again; and the first that it connects to gets all the time there is. Here the next choice is another broker, and the
-first connection gets a fourth of the time if several servers are known.
+Silent brokers: if any broker can answer, kafka-python chooses at random, so it may repeatedly choose a hanging broker;
+and the first connection can use the whole time. Here the next choice is another broker, and the first connection gets a
+fourth of the time if several servers are known.
 
 Closed sockets: kafka-python leaves some sockets to the garbage collector: the socket of a refused connection, of a
 connection that is in progress when the client closes, and of a connection that is closed before its last request was
@@ -86,17 +86,19 @@ class DirectConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
         )
 
     def note_answer(self, node_id: Any, *, answered: bool) -> None:
-        """Remember whether a broker answered a request. To be called in the IO thread."""
+        """Store whether a broker answered a request. Call it in the IO thread."""
         if answered:
             self._silent.pop(node_id, None)
         elif node_id is not None:
             self._silent[node_id] = time.monotonic()
 
     def least_loaded_node(self) -> Any:
-        """Return the broker to ask where any can answer: if possible, none that failed to answer within the last 30 s.
+        """Return the broker for a request that any broker can answer.
+
+        If possible, one without a failure in the last 30 s.
 
         kafka-python chooses at random among brokers without a connection, and a broker that hangs accepts connections.
-        So it may choose the same one again and again.
+        So it may repeatedly choose the same broker.
         """
         found = super().least_loaded_node()
         if not self._is_silent(found):
@@ -291,7 +293,7 @@ class _Direct:
         self._frame = _Frame()
 
     def write(self, data: bytes) -> None:
-        """Send at once what the socket takes; the event loop sends the rest.
+        """Send at once the bytes that the socket accepts; the event loop sends the rest.
 
         kafka-python waits until the socket can be written, which costs more than the call itself, and it nearly always
         can.
@@ -317,7 +319,7 @@ class _Direct:
                 return
 
     def _receive(self) -> None:
-        """Read what the socket has, up to the end of a response."""
+        """Read the available bytes of the socket, up to the end of a response."""
         parser = self._protocol.parser
         try:
             while not self._closed:

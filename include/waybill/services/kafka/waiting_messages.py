@@ -1,8 +1,9 @@
-"""How many messages wait before a committed offset, where the difference of offsets is small enough to look.
+"""Count the messages after a committed offset, if the difference of offsets is small enough to read them.
 
-A commit or abort marker of a transaction has an offset, and is no message: no consumer sees it. So a consumer of a
+A commit or abort marker of a transaction has an offset, but is not a message: no consumer sees it. So a consumer of a
 transactional topic that has read everything may have a committed offset that is one before the end of the log, for as
-long as nothing is written. Nor is a message of an aborted transaction one, for a consumer that reads committed ones.
+long as nothing is written. For a consumer that reads committed messages, messages of aborted transactions do not count
+either.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     from waybill.services.kafka.kafka import KafkaSource
 
 MOST_OFFSETS = 100
-"""Where more offsets wait, they are not all markers but in odd cases, and reading them would cost too much."""
+"""The most offsets that are read: if there are more, they are hardly ever all markers, and reading them would be
+expensive."""
 
 
 def count_waiting(source: KafkaSource, tp: TopicPartition, committed: int, end: int) -> int:
-    """Return how many messages a consumer that has committed `committed` has before it, up to `end`, at most.
+    """Return the most messages from the committed offset `committed` to `end` that a consumer has not read.
 
     Reads the record batches in between, and decodes no message. `source` must read uncommitted messages. Raises
     `KafkaUnavailable`, `ConfigError` without the ACL Read on the topic, and the errors of `KafkaSource.read`.

@@ -1,6 +1,6 @@
-"""Kinesis as a source: streams and their shards, the records of a shard, and the Kafka record batches made of them.
+"""Kinesis as a source: streams and their shards, the records of a shard, and their conversion to Kafka record batches.
 
-- `client`: what streams and shards there are.
+- `client`: lists streams and shards.
 - `shard_reader`: the records of one shard, from a position on.
 - `messages`: records as record batches. KPL's aggregates are unpacked (`aggregates`).
 - `calls`: one call to Kinesis, with its retries and errors; `answers`: fast parsing of GetRecords' answers.

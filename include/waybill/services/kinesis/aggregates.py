@@ -1,7 +1,7 @@
 """Aggregates of the Kinesis Producer Library (KPL): many user records in the data of one Kinesis record.
 
 The format is that of the KPL's page "KPL Aggregated Record Format": a magic of four bytes, a Protocol Buffers message
-`AggregatedRecord`, and its MD5. The page's schema is declared here, in a descriptor pool of its own. The package
+`AggregatedRecord`, and its MD5. The page's schema is declared here, in a separate descriptor pool. The package
 `aws-kinesis-agg` has the same schema, but its deaggregator drops the rest of an aggregate at the first index that is
 wrong, gives user records without an explicit hash key the first one of the table, and registers `config.proto` and
 `messages.proto` for the whole process, where a user's parser may have files of these names. It is the oracle in tests.
@@ -23,11 +23,11 @@ _MAX_HASH = (1 << 128) - 1
 
 
 class DamagedAggregate(Exception):
-    """The data starts as an aggregate does, and is none that can be unpacked."""
+    """The data starts like an aggregate, but cannot be unpacked."""
 
 
 class UserRecord(NamedTuple):
-    """One record as the producer's user gave it to the KPL."""
+    """One record that the application passed to the KPL."""
 
     partition_key: str
     explicit_hash_key: str | None
@@ -92,7 +92,10 @@ def _user_records(aggregate: Any) -> Iterator[UserRecord]:
 
 
 def _text(value: str | bytes, what: str) -> str:
-    """Return a text of the message. Of proto2, Protobuf returns a text that is not UTF-8 as bytes, without an error."""
+    """Return a text of the message.
+
+    For proto2, Protobuf returns a text that is not UTF-8 as bytes, without an error.
+    """
     if isinstance(value, str):
         return value
     raise DamagedAggregate(f"a {what} is not UTF-8: {value[:50]!r}")

@@ -17,7 +17,7 @@ PARSED = "ParsedRecords"
 
 
 class UnreadableAnswer(Exception):
-    """Kinesis, or something in between, sent an answer that cannot be an answer of the API. A retry may help."""
+    """Kinesis, or a server in between, sent an answer that is not a valid answer of the API. A retry may help."""
 
 
 class RawRecord(NamedTuple):
@@ -44,7 +44,10 @@ class ParsedRecords(NamedTuple):
 
 
 def register(client: Any) -> None:
-    """Make `client` parse its answers of GetRecords here. They are then found under `PARSED`."""
+    """Make `client` parse its answers of GetRecords here.
+
+    Its answers then have the parsed records in the field `PARSED`.
+    """
     client.meta.events.register("before-parse.kinesis.GetRecords", _before_parse)
 
 

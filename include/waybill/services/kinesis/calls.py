@@ -1,8 +1,8 @@
 """One call to Kinesis: its retries, and its errors as Waybill's.
 
 botocore sends each request once, and tenacity repeats it: after throttling (other consumers share a shard's quota),
-errors of the server, broken connections, and answers that are cut short or lack a field. A call that fails again and
-again raises `KinesisUnavailable`. What no retry can cure raises `ConfigError` with the remedy.
+errors of the server, broken connections, and answers that are cut short or lack a field. A call that fails repeatedly
+raises `KinesisUnavailable`. An error that no retry can solve raises `ConfigError` with the remedy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONNECT_TIMEOUT_SECONDS = 5
 _READ_TIMEOUT_SECONDS = 20
 _CONNECTIONS = 10
 _ATTEMPTS = 8
-# No try begins later, so that all of them end before the two minutes that a lane's task has beyond its budget.
+# No try begins after this time, so that all tries end within the two minutes that a lane's task has beyond its budget.
 _RETRY_SECONDS = 60
 _FIRST_PAUSE_SECONDS = 0.25
 _LONGEST_PAUSE_SECONDS = 5.0
@@ -81,7 +81,7 @@ class KinesisAction(StrEnum):
 
 
 class KinesisRefusal(Exception):
-    """Kinesis refused a call with one of the error codes that the caller handles itself."""
+    """Kinesis refused a call with an error code that the caller handles."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(f"{code}: {reason}")

@@ -42,7 +42,7 @@ class StreamDescription:
 
 
 class KinesisSource:
-    """A connection to Kinesis, as an AWS connection describes it. A context manager. Several threads may share it.
+    """A connection to Kinesis, with the settings of an AWS connection. A context manager. Several threads may share it.
 
     A stream is given by its name, in the connection's region, or by its ARN, in the ARN's region and account.
 
@@ -162,7 +162,7 @@ class KinesisSource:
         for _ in range(_LISTING_STARTS):
             try:
                 return self._list_all_pages(stream)
-            except KinesisRefusal:  # a page was asked for too late: begin with the first one
+            except KinesisRefusal:  # a page was requested too late: start again with the first page
                 continue
         raise KinesisUnavailable(f"stream {stream!r}: the pages of ListShards expired {_LISTING_STARTS} times")
 

@@ -1,7 +1,7 @@
-"""The lease table of a Kinesis Client Library: how far another consumer has read each shard.
+"""The lease table of a Kinesis Client Library: the positions of another consumer in each shard.
 
-The table is in DynamoDB, with one item for each shard (KCL 1, 2 and 3). What is read of it: `leaseKey`, the shard's id;
-`checkpoint`, a sequence number or one of TRIM_HORIZON, LATEST, AT_TIMESTAMP and SHARD_END; and
+The table is in DynamoDB, with one item for each shard (KCL 1, 2 and 3). The fields that are read: `leaseKey`, the
+shard's id; `checkpoint`, a sequence number or one of TRIM_HORIZON, LATEST, AT_TIMESTAMP and SHARD_END; and
 `checkpointSubSequenceNumber`, the number of the last user record within a KPL aggregate. A consumer of several streams
 has leases with the key `<account>:<stream>:<creation>:<shard>`.
 """

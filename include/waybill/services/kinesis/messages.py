@@ -9,7 +9,7 @@
 
 The user records of a KPL aggregate become a message each, with the arrival time and sequence number of the aggregate,
 and with their position in it as the sub-sequence number. An aggregate that cannot be unpacked becomes one message with
-its data as it is, and a header that says why.
+its data unchanged, and a header with the reason.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class KinesisHeader(StrEnum):
 
 
 class EncodedRecords(NamedTuple):
-    """Kinesis records as record batches, one behind the other."""
+    """Kinesis records as concatenated record batches."""
 
     data: bytes
     messages: int
@@ -70,13 +70,13 @@ def to_messages(records: Iterable[RawRecord], shard: Shard) -> Iterator[DenseMes
 
 
 class _Route(NamedTuple):
-    """What the user records of an aggregate with the same keys have in common. Headers without tags are encoded."""
+    """The encoded fields that all user records of an aggregate with the same keys share, except headers of tags."""
 
     key: bytes
     front: bytes
     """The headers up to the sequence number."""
     shared: list[bytes]
-    """The headers behind the sub-sequence number."""
+    """The headers after the sub-sequence number."""
 
 
 class _MessageWriter:
@@ -122,7 +122,7 @@ class _MessageWriter:
             yield record.arrival_ms, key, data, headers
 
     def _route(self, record: RawRecord, partition_key: str, hash_key: str | None) -> _Route:
-        """Return what all user records with these keys have in common."""
+        """Return the fields that all user records with these keys share."""
         key = partition_key.encode()
         shared = []
         if hash_key is None:
@@ -136,7 +136,8 @@ class _MessageWriter:
         return _Route(key, front, shared)
 
     def _front(self, encryption_type: str, more: int) -> bytes:
-        """Return the encoded headers up to the name of the sequence number, for a message with `more` behind it."""
+        """Return the encoded headers up to the name of the sequence number, for a message with `more` headers after
+        it."""
         front = self._fronts.get((encryption_type, more))
         if front is None:
             headers = [_header(KinesisHeader.SHARD_ID, self._shard.shard_id.encode())]
@@ -149,7 +150,10 @@ class _MessageWriter:
 
 
 def _key(record: RawRecord) -> bytes | None:
-    """Return the partition key. JSON can carry half of a surrogate pair, which has no UTF-8 form: its bytes stay."""
+    """Return the partition key.
+
+    JSON can hold one half of a surrogate pair, which has no UTF-8 form: its bytes are kept.
+    """
     key = record.partition_key
     return None if key is None else key.encode(errors="surrogatepass")
 

@@ -35,7 +35,7 @@ _sequence_number = attrgetter("sequence_number")
 
 @dataclass(frozen=True, slots=True)
 class ShardLimits:
-    """What a reader takes of a shard's quota, which all its consumers share."""
+    """The part of a shard's quota that a reader uses; all consumers share the quota."""
 
     calls_per_second: float = 5.0
     bytes_per_second: float = 2e6
@@ -48,7 +48,7 @@ class ShardRead:
     records: list[RawRecord]
     """In order of their sequence numbers; none of them was in an earlier answer."""
     position: ShardPosition
-    """The position behind them, with the time up to which the shard is read."""
+    """The position after the records, with the time up to which the shard is read."""
     millis_behind: int
     """How far behind the tip of the shard the answer ends, in ms: the lag."""
     size_bytes: int
@@ -61,7 +61,7 @@ class ShardRead:
 
 
 class ShardReader:
-    """Reads one shard. Use it from one thread, and keep it between reads: it remembers the shard's quota."""
+    """Reads one shard. Use it from one thread, and keep it between reads: it keeps track of the shard's quota."""
 
     def __init__(
         self,
@@ -90,8 +90,8 @@ class ShardReader:
     def read(self, position: ShardPosition) -> Generator[ShardRead, None, None]:
         """Yield answer by answer from `position` on, until the tip or the shard's end was reached.
 
-        For a shard without news this makes two calls. There is an answer, perhaps without records, unless the shard is
-        at its end already.
+        For a shard without new records this makes two calls. It yields at least one answer, perhaps without records,
+        unless the shard has already ended.
 
         Raises `KinesisUnavailable` or `ConfigError`. What was yielded before remains valid.
         """
@@ -102,7 +102,7 @@ class ShardReader:
                 iterator = self._find_iterator(position)
                 starts += 1
             self._wait()
-            asked_ms = int(self._now() * 1000)  # before the call: what arrives during it may not be in the answer
+            asked_ms = int(self._now() * 1000)  # the time before the call: records that arrive during the call may not be in the answer
             try:
                 answer = self._get_records(iterator, self._max_records)
             except KinesisRefusal as error:
@@ -141,7 +141,7 @@ class ShardReader:
         return ShardRead(records, position, answer.millis_behind, _size_bytes(answer.records))
 
     def _check_closed(self) -> None:
-        """Raise unless ListShards, too, says that the shard is closed: a lost field must not end an open shard."""
+        """Raise unless ListShards also lists the shard as closed: a lost field must not end an open shard."""
         shard = self._source.list_shards(self._stream, fresh=True).get(self._shard_id)
         if shard is not None and not shard.is_closed:
             raise KinesisUnavailable(
@@ -182,7 +182,7 @@ def _start(position: ShardPosition, now: float) -> dict[str, Any]:
     if position.kind is PositionKind.AT_SEQUENCE:
         return {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": position.sequence}
     if position.kind is PositionKind.AT_TIMESTAMP:
-        # Kinesis refuses a time in the future by its own clock. `_unread` leaves out what arrived too early.
+        # Kinesis refuses a time in the future by its own clock. `_unread` leaves out records that arrived too early.
         timestamp_ms = min(position.timestamp_ms, int((now - _CLOCK_ERROR_SECONDS) * 1000))
         return {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": _EPOCH + timedelta(milliseconds=timestamp_ms)}
     return {"ShardIteratorType": "TRIM_HORIZON"}
@@ -193,7 +193,7 @@ def _size_bytes(records: list[RawRecord]) -> int:
 
 
 def _unread(records: list[RawRecord], position: ShardPosition) -> list[RawRecord]:
-    """Return the records behind `position`, each once, in order of their sequence numbers."""
+    """Return the records after `position`, each once, in order of their sequence numbers."""
     if not records:
         return records
     last = int(position.sequence or -1) - (position.kind is PositionKind.AT_SEQUENCE)

@@ -2,10 +2,11 @@
 
 What the protocol relies on: S3 decides atomically whether an object of a key exists (`If-None-Match: *` on PutObject
 and on CompleteMultipartUpload), and a listing shows every object whose creation was acknowledged before the listing
-began. Both hold on Amazon S3, and must hold on every store that replaces it: `probe` tries them, `fitness` remembers.
+began. Both hold on Amazon S3, and must hold on every store that replaces it: `probe` tests this, and `fitness` stores
+the result.
 
-What it survives: an answer that never arrives. Calls are retried, so S3 may refuse a create because its own first try
-succeeded. `ObjectExists` therefore does not tell which task created the object, and the caller adopts it.
+What it survives: an answer that never arrives. Calls are retried, so S3 may refuse a create because the first try
+succeeded. `ObjectExists` therefore does not show which task created the object, and the caller adopts it.
 """
 
 from waybill.services.store.objects import ChainId, Description, ListedObject, ObjectStream, PendingUpload, StoredObject

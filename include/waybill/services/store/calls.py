@@ -139,7 +139,7 @@ class BucketCalls:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """The store and the bucket, whoever asks."""
+        """A key for the store and the bucket, independent of the credentials."""
         return self._endpoint.endpoint_url or "", self.bucket
 
     def checksum_arguments(self, body: memoryview, crc: int | None = None) -> dict[str, str]:
@@ -233,7 +233,7 @@ class BucketCalls:
 
     @property
     def checksum_remedy(self) -> str:
-        """What to do with a store that does not know the checksums of requests."""
+        """The remedy for a store that does not know the checksums of requests."""
         known = f'"checksums" in the extra of {self._endpoint.remedy}'
         if self.checksums is Checksums.CRC32C:
             return f'If it does not know CRC-32C, set {known} to "md5"; if it compares no checksum at all, to "none"'
@@ -253,7 +253,7 @@ def store_client(endpoint: S3Endpoint) -> Any:
             read_timeout=_READ_TIMEOUT_SECONDS,
             retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
             max_pool_connections=_MOST_CONNECTIONS,
-            # Everything that is read has checksums of its own. botocore would also request S3's, which costs a fifth of
+            # All content that is read has its own checksums. botocore would also request S3's, which costs a fifth of
             # the read of a small object, and without the CRT it cannot compare a CRC-32C.
             response_checksum_validation="when_required",
             # Bodies carry a CRC-32C that S3 checks. A SHA-256 of each body for the signature would cost more CPU than

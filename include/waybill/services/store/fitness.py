@@ -1,12 +1,12 @@
-"""Whether a store is fit, found out at most once a day: the newest result of a probe is remembered in the bucket.
+"""Check at most once a day whether a store is fit: the newest result of a probe is stored in the bucket.
 
-A process asks before it creates an object if absent, which is the protocol's commit point. It reads the remembered
-result, one request, and asks no more until that is a day old. If there is none, or it is older, or the probe has become
-stricter since, the process probes the store itself. Processes that probe at the same time do not disturb each other,
-and each stores the same. A store that fails is refused, and nothing is remembered: the next process probes again.
+A process checks the store before it creates an object if absent, which is the protocol's commit point. It reads the
+stored result with one request, and uses it until it is a day old. If there is no result, or it is older, or the probe
+has become stricter since then, the process probes the store itself. Processes that probe at the same time do not
+disturb each other, and each stores the same. A store that fails is refused, and the result is not stored: the next
+process probes again.
 
-What this relies on: the clocks of hosts differ by less than a day. The remembered result is no proof against a store
-that changes within the day.
+What this relies on: the clocks of hosts differ by less than a day. A store that changes within the day is not detected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PROBE = 1
 _VALID_FOR = timedelta(days=1)
 
 _known: dict[tuple[str, ...], datetime] = {}
-"""When this process need not ask again, by store, bucket and checksum."""
+"""Until when this process uses the result, by store, bucket and checksum."""
 _asking = threading.Lock()
 
 
@@ -44,9 +44,9 @@ def _now() -> datetime:
 
 
 def ensure_fit(calls: BucketCalls, prefix: str, now: Callable[[], datetime] = _now) -> None:
-    """Return if the store is known to be fit, else probe it and remember the result.
+    """Return if the store is known to be fit; otherwise probe it and store the result.
 
-    Raises `StoreUnfit` if the store lacks an ability; `StoreUnavailable` or `ConfigError` if it cannot be asked.
+    Raises `StoreUnfit` if the store lacks an ability; `StoreUnavailable` or `ConfigError` if it does not answer.
     """
     identity = (*calls.identity, calls.checksums)  # the prefix makes no difference to what a store can do
     with _asking:
@@ -70,7 +70,7 @@ def probe_and_remember(calls: BucketCalls, prefix: str, now: Callable[[], dateti
 
 
 def _remembered(calls: BucketCalls, prefix: str, now: datetime) -> datetime | None:
-    """Return when the store was found fit, if that still counts."""
+    """Return when the store was found fit, if the result is still valid."""
     key = names.probe_result_key(prefix)
     try:
         with calls.translate_errors(f"read {key}", key):
@@ -106,5 +106,5 @@ def _remember(calls: BucketCalls, prefix: str, result: ProbeResult) -> None:
                 **calls.encryption,
             )
     except WaybillError as error:
-        # The store is fit all the same; each process probes it until the result can be stored.
+        # The store is fit nevertheless; each process probes it until the result can be stored.
         logger.warning("%s: the result of the probe could not be stored: %s", key, error)

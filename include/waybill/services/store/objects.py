@@ -1,6 +1,7 @@
 """What S3 returns about objects: entries of listings, descriptions, and streams of bytes.
 
-A stream arrives in pieces: `HashedBytes` hashes what is read of it, and `read_exactly` reads an exact number of bytes.
+A stream arrives in pieces: `HashedBytes` hashes the bytes that are read, and `read_exactly` reads an exact number of
+bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from waybill.records.batches.framing import ByteStream
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """A backup object as a listing shows it."""
+    """A backup object in a listing."""
 
     name: BackupName
     key: str
@@ -28,7 +29,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """Any object as a listing shows it."""
+    """Any object in a listing."""
 
     key: str
     size_bytes: int
@@ -57,7 +58,7 @@ class ChainId:
 
 @dataclass(frozen=True, slots=True)
 class PendingUpload:
-    """A multipart upload that is neither completed nor aborted. Its lane may still run, or have died."""
+    """A multipart upload that is neither completed nor aborted. Its lane may still be running, or may have died."""
 
     chain: ChainId
     key: str
@@ -128,7 +129,8 @@ class HashedBytes:
 def read_exactly(source: ByteStream, size: int, where: str, position: int) -> bytes:
     """Return `size` bytes.
 
-    Raises `DamagedObject` if the source ends before. `where` names the object; `position` is that of the first byte.
+    Raises `DamagedObject` if the source ends before. `where` names the object; `position` is the position of the first
+    byte.
     """
     pieces, missing = [], size
     while missing:

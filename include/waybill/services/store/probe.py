@@ -1,10 +1,10 @@
-"""What an S3 store must be able to do, and the probe that finds out whether it can.
+"""The abilities that an S3 store must have, and the probe that tests them.
 
-A probe creates small objects with random names below a folder of its own, tries to create them again in each way, reads
-and lists them, and removes them. So probes side by side do not disturb each other, and nothing else is touched.
+A probe creates small objects with random names below a separate folder, tries to create them again in each way, reads
+and lists them, and removes them. So concurrent probes do not disturb each other, and no other object is changed.
 
-A store that fails is named by what it did. A store that does not answer, or refuses the credentials, is not judged:
-`StoreUnavailable` and `ConfigError` pass.
+The error for a failed store names its behaviour. A store that does not answer, or refuses the credentials, gets no
+result: `StoreUnavailable` and `ConfigError` pass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Ability(StrEnum):
-    """Something that a store must be able to do. The values are stored: do not change them."""
+    """The abilities that a store must have. The values are stored: do not change them."""
 
     PUT_OVER_PUT = "put-over-put"
     PUT_OVER_MULTIPART = "put-over-multipart"
@@ -60,7 +60,7 @@ _TEXTS = {
 
 
 def needed_abilities(checksums: Checksums) -> frozenset[Ability]:
-    """Return what a store must be able to do; without checksums it need not compare any."""
+    """Return the abilities that a store must have; without checksums, it need not compare them."""
     of_checksums = {Ability.CHECKSUM_OF_PUT, Ability.CHECKSUM_OF_PART} if checksums is Checksums.NONE else set()
     return frozenset(Ability) - of_checksums
 
@@ -71,7 +71,7 @@ class AbilityFinding:
 
     ability: Ability
     lacks: str | None = None
-    """What the store did instead; None: it has the ability."""
+    """The behaviour of the store instead; None: it has the ability."""
 
     def __str__(self) -> str:
         return f"can {self.ability.text}" if self.lacks is None else f"cannot {self.ability.text}: {self.lacks}"
@@ -79,7 +79,7 @@ class AbilityFinding:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What a probe found about a store."""
+    """The result of a probe."""
 
     where: str
     """Bucket and address."""
@@ -89,7 +89,7 @@ class ProbeResult:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """Return what the store cannot do; empty if it is fit."""
+        """Return the abilities that the store lacks; empty if it is fit."""
         return tuple(f"it {finding}" for finding in self.findings if finding.lacks is not None)
 
     @property
@@ -98,7 +98,7 @@ class ProbeResult:
         return not self.lacks
 
     def raise_if_unfit(self) -> None:
-        """Raise `StoreUnfit`, with everything that the store cannot do."""
+        """Raise `StoreUnfit`, with all abilities that the store lacks."""
         if self.lacks:
             raise StoreUnfit(self.where, self.lacks, self.remedy)
 
@@ -107,7 +107,7 @@ _LEFT_BY_KILLED_PROBES = timedelta(days=1)
 
 
 def probe(calls: BucketCalls, prefix: str, at: datetime) -> ProbeResult:
-    """Find out what the store can do. It takes about 45 requests, and four objects of a few bytes.
+    """Test the abilities of the store. It takes about 45 requests, and four objects of a few bytes.
 
     Raises `StoreUnavailable` or `ConfigError`, and `StoreUnfit` if no object can be created at all.
     """
@@ -131,7 +131,10 @@ class _Probe:
         self._uploads: list[tuple[str, str]] = []
 
     def findings(self) -> Iterator[AbilityFinding]:
-        """Yield what the store can do. Each conditional create has an object of its own, so none affects another."""
+        """Yield the finding about each ability.
+
+        Each conditional create has a separate object, so they do not affect each other.
+        """
         put, upload = (self._put, "PutObject"), (self._upload, "CompleteMultipartUpload")
         creates = {
             Ability.PUT_OVER_PUT: (put, put),
@@ -161,7 +164,10 @@ class _Probe:
         self._keys += [str(each["Key"]) for each in answer.get("Contents", []) if each["LastModified"] < before]
 
     def clean_up(self) -> None:
-        """Remove the objects and uploads. What stays is logged: it does not make the store unfit."""
+        """Remove the objects and uploads.
+
+        Objects that cannot be removed are logged: they do not make the store unfit.
+        """
         for key, upload_id in self._uploads:
             self._try_to_remove(key, "abort_multipart_upload", Key=key, UploadId=upload_id)
         for key in dict.fromkeys(self._keys):
@@ -170,9 +176,10 @@ class _Probe:
     # --- findings ---
 
     def _create(self, key: str, create: Callable[..., None], call: str) -> None:
-        """Create an object that the probe starts from. Raises `StoreUnfit` if the store refuses.
+        """Create an object for the tests. Raises `StoreUnfit` if the store refuses.
 
-        If the answer to a first try was lost, the second is told that the object exists, or that its upload is gone.
+        If the answer to a first try was lost, S3 answers the second try that the object exists, or that its upload is
+        gone.
         """
         try:
             with self._refusals():
@@ -266,7 +273,7 @@ class _Probe:
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
-        """Raise `_Refused` for an answer that shows what the store cannot do, else Waybill's errors."""
+        """Raise `_Refused` for an answer that shows a missing ability, else Waybill's errors."""
         try:
             with self._calls.translate_errors("probe the store", self._folder):
                 yield
@@ -288,7 +295,7 @@ class _Probe:
 
 
 class _Refused(Exception):
-    """The store refused a request for good."""
+    """The store refused a request permanently."""
 
 
 def _is_refusal(status: int, error: Any) -> bool:

@@ -51,9 +51,9 @@ class Store:
     def of(
         cls, storage: Storage, find: Callable[[str], Connection] = find_connection, bucket: str | None = None
     ) -> Self:
-        """Return the archive that the config names, or another `bucket` of the same S3. `find` looks up connections.
+        """Return the archive in the config, or another `bucket` of the same S3. `find` looks up connections.
 
-        Before it creates an object if absent, it makes sure once a day that the store can do that
+        Before it creates an object if absent, it checks once a day that the store supports this
         (`waybill.services.store.fitness`), and raises `StoreUnfit` if not.
         """
         store = cls(S3Endpoint.of(find(storage.connection)), bucket or storage.bucket, storage.prefix)
@@ -61,9 +61,9 @@ class Store:
         return store
 
     def probe(self) -> ProbeResult:
-        """Find out whether the store has the abilities that Waybill relies on, and remember it in the bucket if so.
+        """Test whether the store has the abilities that Waybill relies on, and store a good result in the bucket.
 
-        Raises no `StoreUnfit`: the result names what is missing.
+        Does not raise `StoreUnfit`: the result names missing abilities.
         """
         return probe_and_remember(self._calls, self.prefix)
 
@@ -211,7 +211,7 @@ class Store:
     def create_if_absent(self, key: str, data: Buffer, metadata: Mapping[str, str] | None = None) -> None:
         """Create an object with one call, unless one of this key exists.
 
-        Raises `ObjectExists` if one does: a rival's, or that of an earlier try of this call.
+        Raises `ObjectExists` if one does: it may be a rival's, or from an earlier try of this call.
         """
         body = memoryview(data).cast("B")
         call = partial(
@@ -235,7 +235,10 @@ class Store:
         return None
 
     def replace(self, key: str, data: Buffer, content_type: str | None = None) -> None:
-        """Create an object, or replace the one of that key. Only for reports: nothing that Waybill decides by them."""
+        """Create an object, or replace the one of that key.
+
+        Only for reports, on which no decision of Waybill depends.
+        """
         body = memoryview(data).cast("B")
         described = {} if content_type is None else {"ContentType": content_type}
         with self._calls.translate_errors(f"write {key}", key):

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 PART_BYTES = 16 << 20
 """Size of a part of a multipart upload, and the largest object that a single call creates."""
 
-_STEP_BYTES = 256 << 10  # copy and checksum in steps: the copied bytes are then still in the processor's cache
+_STEP_BYTES = 256 << 10  # copy and checksum in small steps, while the copied bytes are in the processor's cache
 
 CreateWhole = Callable[[str, memoryview, dict[str, str]], None]
 """Creates an object with a key, content and user metadata in one call, or raises `ObjectExists`."""
@@ -171,12 +171,12 @@ class Upload:
             wait(sending, return_when=FIRST_COMPLETED)
         for part in self._parts:
             if part.done():
-                part.result()  # raises if the part failed: the next part is useless then
+                part.result()  # raises if the part failed: then the next part is not needed
         return self._threads.take_buffer()
 
     def _send_part(self) -> None:
         if self._upload_id is None:
-            self._calls.ensure_fit()  # before gigabytes are sent in vain
+            self._calls.ensure_fit()  # fail before gigabytes are sent in vain
             with self._calls.translate_errors(f"begin an upload of {self.key}", self.key):
                 answer = self._calls.client.create_multipart_upload(
                     **self._target,

@@ -1,4 +1,4 @@
-"""The audit of a run: what is checked of its staged files before they are published."""
+"""The audit of a run: the checks of its staged files before they are published."""
 
 from waybill.config.models.enums import Severity
 from waybill.tables.audit.audit_run import run_audit

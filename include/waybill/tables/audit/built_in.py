@@ -1,7 +1,7 @@
 """The built-in checks: every stream has them, and none reads a row.
 
-They judge what tasks counted (`waybill.tables.audit.counts`) and the statistics in the entries of data files. A check
-that cannot judge a run (too few messages, no history) has no result.
+They use the counts of the tasks (`waybill.tables.audit.counts`) and the statistics in the entries of data files. A
+check that is not possible for a run (too few messages, no history) has no result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MESSAGE_ID = "message_id"
 
 
 def built_in_results(given: AuditInput) -> tuple[CheckResult, ...]:
-    """Return the results of the built-in checks that could judge the run.
+    """Return the results of the built-in checks that were possible.
 
     It reads manifests of the table only for `volume`, and for columns without any value. Raises `OSError` when these
     cannot be read.
@@ -73,7 +73,7 @@ class _BuiltInChecks:
         examples: tuple[str, ...] = (),
     ) -> CheckResult:
         severity = self._check(name).failure
-        assert severity is not None  # checks that are off are not judged
+        assert severity is not None  # checks that are off have no result
         return CheckResult(str(name), arguments, severity, success, observed, unexpected_count, examples[:MAX_EXAMPLES])
 
     # --- what tasks counted ---
@@ -135,7 +135,7 @@ class _BuiltInChecks:
         )
 
     def _reads_ids(self) -> bool:
-        """Return whether messages are expected to have ids. Of a class of the user's, only dedup by id says so."""
+        """Return whether messages are expected to have ids. For a user's parser class, only dedup by id shows this."""
         stream = self._given.stream
         if isinstance(stream.parser, PythonParser):
             return stream.dedup is not None and _MESSAGE_ID in stream.dedup.key

@@ -1,4 +1,4 @@
-"""What the tasks of a partition run count for the built-in checks, so that an audit reads no message again.
+"""The counts that tasks of a partition run make for the built-in checks, so that an audit reads no message again.
 
 Each task counts while it makes rows. The sum is recorded with the staged files, as a property of the snapshot that
 commits them.
@@ -37,11 +37,11 @@ class AuditCounts:
     parser_failed: int = 0
     """Messages at which a built-in parser raised."""
     assigned_ids: int = 0
-    """Rows that got an id assigned, because the message had none. Tombstones have none, and do not count."""
+    """Rows that got an id assigned, because the message had none. Tombstones have no id, and are not counted."""
     event_times_ahead: int = 0
     """Rows whose event time is more than `CLOCK_TOLERANCE_SECONDS` later than the run was planned."""
     kafka_timestamps_ahead: int = 0
-    """Messages whose Kafka timestamp is as late."""
+    """Messages whose Kafka timestamp is more than `CLOCK_TOLERANCE_SECONDS` later than the run was planned."""
     ahead_seconds: int = 0
     """How much later the latest of these times is than the run was planned."""
     repeated_offsets: int = 0
@@ -88,14 +88,17 @@ class AuditCounts:
 
     @classmethod
     def from_text(cls, text: str) -> Self | None:
-        """Parse what `to_text` returned. None for a newer version: the checks that need the counts get no verdict."""
+        """Parse what `to_text` returned.
+
+        None for a newer version: the checks that need the counts then have no result.
+        """
         try:
             document = _DOCUMENT.read(text, "")
         except DocumentTooNew:
             return None
         return cls(
             document["messages"], document["without_event_time"],
-            document.get("parser_failed", 0),  # an earlier Waybill did not count it
+            document.get("parser_failed", 0),  # earlier versions of Waybill did not count it
             document["assigned_ids"],
             *document["ahead"], *document["repeated"],
         )  # fmt: skip

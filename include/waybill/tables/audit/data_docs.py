@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from great_expectations.core.expectation_validation_result import ExpectationValidationResult
 
 _VENDOR_IMAGE = re.compile(r"https://great-expectations-web-assets\.[^\"')]*")
-"""Logos, whose addresses tell their server that and when a page is looked at."""
+"""Logos, which are removed: a request for them would show their server that a person reads the page."""
 
 
 def render_page(stream: str, plan: str, at: datetime, results: Sequence[ExpectationValidationResult]) -> bytes:

@@ -1,6 +1,6 @@
-"""What a person decided about a held plan: an object beside the plan, created if absent, and never changed.
+"""A person's decision about a held plan: an object beside the plan, created if absent, and never changed.
 
-So of two people who decide at the same time one is refused, and a plan is either published or given up.
+So if two people decide at the same time, one of them is refused, and a plan is either published or rejected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from waybill.services.store import Store
 
 
 class DecisionKind(StrEnum):
-    """What becomes of a held plan: the word that is stored and shown, and the verb that commands and forms take."""
+    """The decisions about a held plan: the word that is stored and shown, and the verb in commands and forms."""
 
     verb: str
 
@@ -28,9 +28,9 @@ class DecisionKind(StrEnum):
         return kind
 
     RELEASED = "released", "release"
-    """Its rows are published as they are."""
+    """The rows of the plan are published unchanged."""
     REJECTED = "rejected", "reject"
-    """Its rows are dropped; the next run parses the same messages again."""
+    """The rows of the plan are dropped; the next run parses the same messages again."""
 
     @classmethod
     def of(cls, verb: str) -> Self:
@@ -65,9 +65,9 @@ def find_decision(store: Store, plan_key: str) -> HoldDecision | None:
 
 
 def record_decision(store: Store, plan_key: str, decision: HoldDecision) -> HoldDecision:
-    """Record a decision and return it; if the same was decided before, return the earlier one.
+    """Record a decision and return it; if the same decision was made before, return the earlier record.
 
-    Raises `DecisionRefused` if the opposite was decided before, and as `find_decision` does.
+    Raises `DecisionRefused` if the opposite decision was made before, and as `find_decision` does.
     """
     key = decision_key(plan_key)
     existing = store.create_or_read_existing(key, decision.to_json())

@@ -12,7 +12,8 @@ from waybill.config.models.expectations import CATALOG_PATH
 
 _COLUMN_ARGUMENTS = ("column", "column_A", "column_B", "column_list", "column_set")
 _NOT_ARGUMENTS = frozenset(
-    # What identifies and shows an expectation, what the audit sets itself, and `severity`, which is beside the name.
+    # Fields that identify or describe an expectation, fields that the audit sets, and `severity`, which is beside the
+    # name.
     ["batch_id", "catch_exceptions", "id", "rendered_content", "result_format", "severity", "windows"]
 )
 _WRITTEN_IN_SQL = ("expect_query_results_to_match_comparison", "unexpected_rows_expectation")
@@ -51,7 +52,10 @@ def catalog_text() -> str:
 
 
 def _runs_with_pandas(kind: Any) -> bool:
-    """Return whether the metric of an expectation is implemented for pandas; those about SQL queries have none."""
+    """Return whether the metric of an expectation is implemented for pandas.
+
+    Expectations about SQL queries have no such metric.
+    """
     from great_expectations.execution_engine import PandasExecutionEngine
     from great_expectations.expectations.registry import get_metric_provider
 

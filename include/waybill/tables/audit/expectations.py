@@ -1,13 +1,14 @@
 """Evaluate a stream's expectations over the staged rows, with Great Expectations on pandas.
 
 The rows are read once, with only the columns that expectations need. If they do not fit into `quality.memory`, they
-are read in parts. An expectation that judges each row by itself is evaluated for each part, and the counts are added
-up, which is exact. One that needs all rows at once (a median, unique values) is evaluated at the end on its own
-columns; if even these do not fit, it fails and says so: a run must not be published because a check saw no rows.
+are read in parts. An expectation that checks each row separately is evaluated for each part, and the counts are added
+up, which is exact. An expectation that needs all rows at once (a median, unique values) is evaluated at the end on its
+own columns; if even these do not fit, it fails with this reason: a run must not be published because a check saw no
+rows.
 
 Great Expectations evaluates each expectation on a frame of its own columns: it copies the frame without the rows whose
-value is null, with all of its columns. It is asked for ten failed rows, not for the list of all failed rows, which it
-builds one by one in Python (`unexpected_index_column_names`); where they are in Kafka is read from their files.
+value is null, with all of its columns. The audit requests ten failed rows, not the list of all failed rows, which the
+library builds one by one in Python (`unexpected_index_column_names`). Their places in Kafka are read from the files.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _EACH_ROW = frozenset(
         "expect_select_column_values_to_be_unique_within_record",
     ]
 )
-"""Expectations that judge each row by itself."""
+"""Expectations that check each row separately."""
 
 _COLUMNS_ONLY = frozenset(
     [
@@ -87,7 +88,7 @@ _RESULT_FORMAT = {
     "include_unexpected_rows": True,
 }
 _ROWS = "unexpected_rows"
-_LONGEST_VALUE = 200  # characters, of an example or an observed value
+_LONGEST_VALUE = 200  # the most characters of an example or an observed value
 _FRAME_FACTOR = 3
 """An expectation needs about this many times the size of its columns in Arrow: the frame, and copies of it."""
 
@@ -103,7 +104,7 @@ class Evaluation:
 def refused_expectations(expectations: Iterable[Expectation]) -> list[str]:
     """Return a line for each expectation with a value that Great Expectations itself refuses.
 
-    It is imported, which takes seconds, so this is for people who check a config.
+    The import of the library takes seconds, so this function is only for `waybill config check` and the like.
     """
     refused = []
     for expectation in expectations:
@@ -121,14 +122,16 @@ def evaluate(
     memory_bytes: int,
     types: Mapping[str, ColumnType] = MappingProxyType({}),
 ) -> Evaluation:
-    """Evaluate expectations over the staged rows, in about `memory_bytes`. Threads of one process take turns.
+    """Evaluate expectations over the staged rows, in about `memory_bytes`.
+
+    Threads of one process evaluate one after the other.
 
     `types`: those of the columns in the config, to which the values of the expectations are converted.
 
     Raises `OSError` when a file cannot be read, `DamagedFile` when it is not valid Parquet.
     """
-    # Streams that share an application are audited one by one: the library is not made for threads, and the memory of
-    # the process stays bounded.
+    # Streams that share an application are audited one by one: the library is not thread-safe, and this bounds the
+    # memory of the process.
     with _turn:
         return _evaluate(rows, expectations, memory_bytes, types)
 
@@ -181,7 +184,7 @@ class _Frames:
 
 
 def _to_library(expectation: Expectation, types: Mapping[str, ColumnType] = MappingProxyType({})) -> Any:
-    """Return the configuration as Great Expectations takes it. Raises `ValueError` for a value that it refuses."""
+    """Return the configuration in the form of Great Expectations. Raises `ValueError` for a value that it refuses."""
     import_great_expectations()
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
@@ -210,7 +213,7 @@ def _validate(
         engine = PandasExecutionEngine()
         engine.load_batch_data("staged", selected)
         validator: Any = Validator(execution_engine=engine)
-        validator._determine_progress_bars = lambda: False  # they would be shown in the log of the job
+        validator._determine_progress_bars = lambda: False  # progress bars would be written to the log of the job
         validator.metrics_calculator.show_progress_bars = False
         runtime = {"result_format": _RESULT_FORMAT, "catch_exceptions": True}
         [result] = validator.graph_validate([config], runtime_configuration=runtime)
@@ -222,7 +225,7 @@ def _validate(
 def _select_rows(frame: pd.DataFrame, config: Any) -> pd.DataFrame:
     """Return the rows of the expectation's row condition, as the library selects them.
 
-    By itself it selects them again for each of the five or six figures that it computes.
+    Otherwise the library selects them again for each of the five or six figures that it computes.
     """
     from great_expectations.execution_engine import PandasExecutionEngine
 
@@ -264,7 +267,7 @@ class _KeptColumns:
             self._parts.append(RowsPart(kept, part.pieces))
 
     def judge(self, rows: StagedRows) -> None:
-        """Evaluate the expectations, those that read no column without any."""
+        """Evaluate the expectations. Expectations that read no column get a frame without columns."""
         whole = None
         for each in self._judged:
             if not each.expectation.columns:
@@ -303,13 +306,13 @@ def _joined(parts: Sequence[RowsPart]) -> RowsPart:
 
 @dataclass(slots=True)
 class _Judged:
-    """An expectation, and what was found in the parts so far."""
+    """An expectation, and its result over the parts so far."""
 
     expectation: Expectation
     types: Mapping[str, ColumnType]
     raw: ExpectationValidationResult | None = None
     refusal: str | None = None
-    """Why it could not be evaluated."""
+    """Why the expectation could not be evaluated."""
     examples: list[str] = field(default_factory=list)
 
     def judge(
@@ -321,7 +324,7 @@ class _Judged:
     ) -> None:
         """Evaluate the expectation on a part; `rows` finds the places of failed rows in Kafka.
 
-        `columns`: those of the frame, by default those that the expectation reads.
+        `columns`: the columns of the frame, by default those that the expectation reads.
         """
         if self.refusal is not None:
             return
@@ -371,7 +374,7 @@ _ADDED = ("element_count", "unexpected_count", "missing_count")
 def _merged(
     total: ExpectationValidationResult, part: ExpectationValidationResult, expectation: Expectation
 ) -> ExpectationValidationResult:
-    """Return the result of an expectation that judges each row by itself, over both results' rows."""
+    """Merge two results of an expectation that checks each row separately."""
     if _exception_of(total) is not None:
         return total
     if _exception_of(part) is not None:
@@ -417,7 +420,7 @@ def _count_of(found: Mapping[str, Any]) -> int | None:
 
 
 def _as_in_table(value: Any, kind: pa.DataType) -> Any:
-    """Return a whole number for a column of them: pandas has them as floats if there are nulls."""
+    """Return a whole number for a value of an integer column, which pandas converts to floats if it has nulls."""
     return int(value) if pa.types.is_integer(kind) and isinstance(value, float) and value.is_integer() else value
 
 

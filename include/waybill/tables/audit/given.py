@@ -1,4 +1,4 @@
-"""What an audit reads: the staged files of a plan, and what the tasks counted."""
+"""The input of an audit: the staged files of a plan, and the counts of the tasks."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class AuditInput:
     """The run that staged the files."""
     planned_at: datetime
     table: Table
-    """The main table, as `main` is loaded."""
+    """The main table, loaded at `main`."""
     table_files: Sequence[DataFile]
     """The staged data files of the main table; with the sink `files`, those of the file inventory."""
     quarantine_files: Sequence[DataFile]
     properties: Mapping[str, str]
     """The snapshot properties that were staged with the files: the statistics of the tasks."""
     checks: Set[CheckName] = _ALL_CHECKS
-    """The built-in checks that have a meaning for these files."""
+    """The built-in checks that apply to these files."""
 
     @property
     def history(self) -> TableMetadata:
-        """The table's metadata as the stream's generation has it: what a run is compared with."""
+        """The table's metadata at the stream's generation, with which a run is compared."""
         return metadata_at(self.table.metadata, target_of(self.table.metadata, self.stream.generation))

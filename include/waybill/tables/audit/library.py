@@ -1,4 +1,4 @@
-"""Import Great Expectations when the first expectation is evaluated, and without what an audit never uses.
+"""Import Great Expectations when the first expectation is evaluated, without modules that an audit never uses.
 
 The import takes 3.0 CPU seconds in a process that has PyArrow, PySpark and SQLAlchemy already. A third of that are
 Altair and SciPy, which a few expectations use, and Spark's machine learning library, which only its own Spark engine
@@ -23,7 +23,7 @@ from types import ModuleType
 
 _LAZY = ("altair", "scipy.stats")
 _LEFT_OUT = ("pyspark.ml.feature",)
-"""Great Expectations does without a module of PySpark that cannot be imported. Waybill never imports this one."""
+"""A module of PySpark whose import is refused: Great Expectations works without it, and Waybill never imports it."""
 
 _lock = threading.Lock()
 

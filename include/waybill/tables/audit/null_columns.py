@@ -21,7 +21,8 @@ _MOST_MANIFESTS = 50
 """How far back the table's files are read for the usual share of values."""
 
 _LEAST_EXPECTED_VALUES = 20
-"""A column that rarely has a value may have none in a small run: no verdict unless so many were to be expected."""
+"""A column that rarely has a value may have none in a small run: there is no result unless at least this number of
+values is expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class _Seen:
 
 
 def find_columns_that_became_null(given: AuditInput) -> list[NullColumn]:
-    """Return the columns of the config that have no value in the staged files, although values were to be expected.
+    """Return the columns of the config that have no value in the staged files, although values are expected.
 
     Raises `OSError` when the table's manifests cannot be read.
     """
@@ -62,7 +63,10 @@ def find_columns_that_became_null(given: AuditInput) -> list[NullColumn]:
 
 
 def _field_ids(table: Table, columns: Iterable[str]) -> dict[str, int]:
-    """Return the ids by which the entries of data files count the values of columns; a list's are its elements'."""
+    """Return the field ids under which the entries of data files count the values of columns.
+
+    For a list, its elements' id.
+    """
     fields = {field.name: field for field in table.schema().fields}
     found = (fields[name] for name in columns if name in fields)
     return {
@@ -72,7 +76,10 @@ def _field_ids(table: Table, columns: Iterable[str]) -> dict[str, int]:
 
 
 def _count(files: Iterable[DataFile], ids: Mapping[str, int]) -> dict[str, _Seen]:
-    """Return rows and values of each column in files that count them; a file from before a column has neither."""
+    """Return the rows and the values of each column, in files with counts.
+
+    Files written before the column existed are left out.
+    """
     seen = {name: _Seen() for name in ids}
     for file in files:
         counts, nulls = file.value_counts or {}, file.null_value_counts or {}

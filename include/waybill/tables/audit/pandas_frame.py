@@ -38,7 +38,7 @@ def _values(column: pa.ChunkedArray) -> Any:
     if pa.types.is_floating(kind):
         return column.cast(pa.float64()).to_numpy()
     if pa.types.is_decimal(kind) and kind.precision <= _EXACT_DIGITS:
-        # By way of text the result is the float that is written in the same digits, as 99.1 in the config is. Arrow's
+        # The cast goes through text, so the result is the float with the same digits, as 99.1 in the config is. Arrow's
         # direct cast divides by a power of ten, and is off by one bit for some values.
         return column.cast(pa.string()).cast(pa.float64()).to_numpy()
     return column.to_pandas()

@@ -1,4 +1,4 @@
-"""The result of an audit: what each expectation and each built-in check found.
+"""The result of an audit, for each expectation and each built-in check.
 
 The result is a document beside the plan, created if absent (`waybill.tables.audit.record`): a retry or a rival finds
 it, and does not audit again.
@@ -21,7 +21,7 @@ MAX_EXAMPLES = 10
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one expectation or one built-in check found."""
+    """The result of one expectation or one built-in check."""
 
     check: str
     """The name of an expectation of Great Expectations, or of a built-in check."""

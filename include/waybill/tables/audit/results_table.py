@@ -1,8 +1,8 @@
 """The table `waybill.quality_results`: a row for each result of each audit of any stream, appended once.
 
 The snapshot that appends the rows of audits names them in a property, so an audit that is appended again after a crash
-is found. The table looks after itself: `append_results` compacts its files and expires its snapshots when there are
-many. If that fails, the audit does not: maintenance does it later, and fails if it cannot. PyIceberg copies the
+is found. The table needs no separate job: `append_results` compacts its files and expires its snapshots when there are
+many. A failure of this does not fail the audit: maintenance does it later, and reports a failure. PyIceberg copies the
 metadata of all snapshots several times in each commit (0.8 ms of CPU for each snapshot), so few are kept.
 """
 
@@ -48,8 +48,8 @@ _KEPT_SNAPSHOTS = 50
 _MOST_SNAPSHOTS = 100
 """When the table has more snapshots, all but the newest `_KEPT_SNAPSHOTS` expire."""
 _CLOCK_SKEW = timedelta(seconds=30)
-"""The clocks of the drivers that audit and append may differ by this much. It is short, since the rows of an audit that
-is not certainly younger than the kept snapshots are looked for, and PyIceberg opens every manifest for that."""
+"""The clocks of the drivers that audit and append may differ by this much. It is short, because the code searches for
+the rows of any audit that may be older than the kept snapshots, and PyIceberg opens every manifest for that."""
 _MEMORY_BYTES = 64 << 20
 
 RESULTS_SCHEMA = Schema(
@@ -116,12 +116,12 @@ class AuditRecord:
 
     @property
     def name(self) -> str:
-        """Return what tells this audit from all others."""
+        """Return a name that no other audit has."""
         return f"{self.stream}/{self.audit.generation}/{self.audit.plan}/{self.audit.run_id}"
 
 
 def append_results(catalog: Catalog, records: Sequence[AuditRecord]) -> None:
-    """Append the results of audits to the table in one snapshot, but for those that it has already.
+    """Append the results of audits to the table in one snapshot, except those that the table has already.
 
     The table is created if it does not exist. An application that audits many streams appends all of them at once,
     since each commit takes time.
@@ -149,7 +149,7 @@ def append_results(catalog: Catalog, records: Sequence[AuditRecord]) -> None:
 
     commit_with_retry(table, attempt)
     if not appended:
-        # A rival appended some of them, or an attempt whose outcome was unknown.
+        # A rival, or an attempt with an unknown outcome, has appended some of them.
         _try("the removal of files without rows", lambda: _remove_unless_referenced(table, files))
         append_results(catalog, [given[name] for name in missing])
         return
@@ -158,9 +158,9 @@ def append_results(catalog: Catalog, records: Sequence[AuditRecord]) -> None:
 
 
 def _try(what: str, upkeep: Callable[[], None]) -> None:
-    """Do a part of the upkeep. Its failure is logged, and fails no audit: the results are stored, the rows published.
+    """Run a part of the upkeep. Its failure is only logged: the results are stored, and the rows are published.
 
-    Maintenance does what is left (`keep_results_small`), and fails if it cannot.
+    Maintenance repeats it (`keep_results_small`), and reports a failure.
     """
     try:
         upkeep()
@@ -177,7 +177,7 @@ def _missing(table: Table, given: Mapping[str, AuditRecord]) -> list[str]:
     """Return the names of the audits that the table does not have."""
     recent = _appended_recently(table)
     missing = [name for name in given if name not in recent]
-    # The snapshots of older audits may have expired; those of held runs are offered again and again.
+    # The snapshots of older audits may have expired, and the audits of held runs are passed again and again.
     expired_until = _expired_until(table)
     old = [given[name] for name in missing if given[name].audit.at < expired_until + _CLOCK_SKEW]
     if not old:
@@ -195,7 +195,7 @@ def _missing(table: Table, given: Mapping[str, AuditRecord]) -> list[str]:
 
 
 def _appended_recently(table: Table) -> set[str]:
-    """Return the names of the audits that the snapshots which have not expired appended."""
+    """Return the names of the audits that unexpired snapshots appended."""
     texts = (_properties(snapshot).get(_AUDITS_PROPERTY) for snapshot in ancestry(table.metadata))
     return {name for text in texts if text is not None for name in json.loads(text)}
 
@@ -290,7 +290,9 @@ def read_results(
 
 
 def keep_results_small(catalog: Catalog) -> None:
-    """Compact the table's files and expire its snapshots, if there are many. For maintenance, which shows a failure.
+    """Compact the table's files and expire its snapshots, if there are many.
+
+    Maintenance calls it, and reports a failure.
 
     Raises `CatalogUnavailable`, or `OSError` when a file cannot be read or written.
     """
@@ -317,8 +319,8 @@ def _expire_if_needed(table: Table) -> None:
 def compact_results(table: Table) -> None:
     """Write all rows to one data file.
 
-    Another process may append at the same time: then nothing happens, and a later append tries again. A process that
-    is killed in between leaves a file that no snapshot references.
+    If another process appends at the same time, nothing changes, and a later append tries again. A process that is
+    killed in between leaves a file that no snapshot references.
     """
     before = table.metadata.current_snapshot_id
     old = list(live_files(table, table.metadata.current_snapshot()))
@@ -326,7 +328,7 @@ def compact_results(table: Table) -> None:
     new = write_data_files(table, _ROWS, rows.to_batches(), memory_bytes=_MEMORY_BYTES, name="compacted")
     compacted = commit_snapshot(table, {}, added=new, removed=old)
     table.refresh()
-    # While the table has not moved on, a commit whose outcome is unknown may still arrive, and it needs the file.
+    # While the table is unchanged, a commit with an unknown outcome may still arrive, and it needs the file.
     if not compacted and table.metadata.current_snapshot_id != before:
         _remove_unless_referenced(table, new)
 
@@ -334,7 +336,7 @@ def compact_results(table: Table) -> None:
 def expire_results(table: Table) -> None:
     """Expire all snapshots but the newest `_KEPT_SNAPSHOTS`, and remove the files that only they reference.
 
-    If another process commits at the same time, nothing happens, and a later append tries again.
+    If another process commits at the same time, nothing changes, and a later append tries again.
     """
     snapshots = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
     expired, kept = snapshots[:-_KEPT_SNAPSHOTS], snapshots[-_KEPT_SNAPSHOTS:]
@@ -363,7 +365,7 @@ def expire_results(table: Table) -> None:
 
 
 def _are_gone(table: Table, expired: Sequence[Snapshot], *, some: bool = False) -> bool:
-    """Return whether the table, as it is loaded, has none of the snapshots, or with `some`, lacks one of them."""
+    """Return whether the loaded table has none of the snapshots; with `some`, whether it lacks one of them."""
     left = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
     gone = [snapshot.snapshot_id not in left for snapshot in expired]
     return any(gone) if some else all(gone)

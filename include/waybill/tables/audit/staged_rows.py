@@ -54,7 +54,7 @@ class RowsPart:
 
 
 class StagedRows:
-    """The rows of data files of a table, of which no snapshot needs to know."""
+    """The rows of data files of a table; the files need not be in a snapshot."""
 
     def __init__(self, table: Table, files: Sequence[DataFile]) -> None:
         self._table = table
@@ -117,7 +117,7 @@ class StagedRows:
 
 
 def _with_columns(table: pa.Table, schema: pa.Schema, rows: int) -> pa.Table:
-    """Return the table with the columns of `schema`; a file from before a column is null there."""
+    """Return the table with the columns of `schema`; a column that is newer than the file is null."""
     names = set(table.schema.names)
     columns = [
         table.column(field.name).cast(field.type) if field.name in names else pa.nulls(rows, field.type)

@@ -1,8 +1,8 @@
-"""The rows of each hour that a run completes, beside the same hour of previous days and weeks.
+"""The rows of each hour that a run completes, compared with the same hour of previous days and weeks.
 
 The rows of an hour of event time are known without reading them: the manifests of a table have the partition and the
 number of rows of each data file. An hour is complete when the watermark of each topic-partition that has messages in
-the run is past its end. A table that is partitioned by day is judged by days.
+the run is past its end. For a table that is partitioned by day, days are compared.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from waybill.tables.iceberg.state import WATERMARKS_PROPERTY
 
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 _MOST_UNITS = 24
-"""Of a run that completes more hours, a backlog, only the newest are judged."""
+"""If a run with a backlog completes more hours, only the newest are compared."""
 
 _EARLIER_DAYS = (1, 2, 3, 4, 5, 6, 7, 14, 21, 28)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionVolume:
-    """The rows of one hour or day, and those that are usual for it."""
+    """The number of rows of one hour or day, and the usual number."""
 
     start: datetime
     rows: int
     usual_rows: int
     """The median of the same hour on earlier days."""
     history: int
-    """How many earlier days the median is from."""
+    """The number of earlier days in the median."""
 
     @property
     def ratio(self) -> Decimal:
-        """Return the ratio of the rows to those that are usual, which must not be 0."""
+        """Return the ratio of the rows to the usual rows, which must not be 0."""
         return Decimal(self.rows) / self.usual_rows
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ def completed_units(before: Mapping[Any, int], run: Mapping[Any, int], unit_ms: 
     """
     known = {tp: before[tp] for tp in run if tp in before}
     if not known:
-        return []  # nothing of these topic-partitions is in the table yet, so nothing is usual
+        return []  # the table has no rows of these topic-partitions yet, so there is no usual number
     complete_to = min(max(at, before.get(tp, at)) for tp, at in run.items()) // unit_ms
     complete_before = min(known.values()) // unit_ms
     return list(range(max(complete_before, complete_to - _MOST_UNITS), complete_to))

@@ -2,7 +2,7 @@
 
 | module | content |
 |---|---|
-| `choice`, `ranges` | which offsets: as a person chooses them, as ranges, and where data files lie |
+| `choice`, `ranges` | the offsets: a person's choice, the ranges, and where data files lie |
 | `planning`, `request` | the checks, the estimate, and the stored request with its tasks |
 | `build`, `results` | executing the tasks, the branches, the audit |
 | `diff`, `compare` | the differences between the built rows and the table's |

@@ -30,21 +30,21 @@ logger = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 1.0
 _PATIENCE_SECONDS = 300.0
-"""How long no topic-partition may advance: another lane may hold the locks, or Kafka be without a leader."""
+"""The longest time without progress: another lane may hold the locks, or a topic-partition may have no leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class InKafka:
-    """What a generation can have after Kafka was archived to its end."""
+    """The offsets that a generation can have after Kafka was archived up to the log end."""
 
     ranges: OffsetRanges
-    """From the start of each chain, or where it would start, to the end of the log."""
+    """From the start of each chain (or where it would start) to the log end offset."""
     missing_bytes: int
-    """An estimate of what is still to be archived, by the size of the messages in the last object if there is one."""
+    """An estimate of the bytes that are not archived yet, from the message size in the last object if there is one."""
 
 
 def find_in_kafka(config: Config, name: str, store: Store) -> InKafka:
-    """Return the offsets that a stream's generation can have, and what is not archived of them yet.
+    """Return the offsets that a stream's generation can have, and an estimate of the bytes that are not archived yet.
 
     Raises `ConfigError`, or the retriable `KafkaUnavailable`, `CoordinationUnavailable` and `StoreUnavailable`.
     """
@@ -63,7 +63,7 @@ def find_in_kafka(config: Config, name: str, store: Store) -> InKafka:
 def _chain_start(
     store: Store, source: KafkaSource, stream: Stream, tp: TopicPartition, log: LogRange, known: CommittedOffset | None
 ) -> int:
-    """Return where the chain starts, or where a lane would let it start now."""
+    """Return where the chain starts, or where a lane would start it now."""
     if known is not None and known.start_offset is not None:
         return known.start_offset
     recorded = find_chain_start(store, stream.generation, tp)
@@ -78,7 +78,7 @@ def _chain_start(
 def archive_up_to(config: Config, name: str, ranges: OffsetRanges) -> None:
     """Run lanes of a stream until the committed offset of each topic-partition is at or beyond the end of its range.
 
-    Raises `BackfillRefused` with the messages of the named stops, or if nothing advances for five minutes;
+    Raises `BackfillRefused` with the messages of the named stops, or if no topic-partition advances for five minutes;
     `ConfigError`; or one of the retriable `KafkaUnavailable`, `CoordinationUnavailable` and `StoreUnavailable`.
     """
     at_once = _archiving_all(config, name)

@@ -1,4 +1,4 @@
-"""What readers find between the two commits of a promotion or an undo: the quarantine is changed, the table is not yet.
+"""The state between the two commits of a promotion or an undo: the quarantine is changed, and the table is not yet.
 
 In between, the quarantine's rows of the range belong to rows of the table that are not there yet. The rows that belong
 to the table are those of the quarantine's snapshot from before.
@@ -20,7 +20,7 @@ from waybill.tables.quarantine.view import retries_of
 
 @dataclass(frozen=True, slots=True)
 class HalfMoved:
-    """A change of a backfill that the quarantine has, and the table has not."""
+    """A backfill's change that is committed to the quarantine, but not to the table."""
 
     backfill: str
     ranges: OffsetRanges
@@ -29,7 +29,7 @@ class HalfMoved:
 
 
 def find_half_moved(store: Store, name: str, stream: Stream, tables: StreamTables) -> HalfMoved | None:
-    """Return the change that only the quarantine has, for tables as `load_tables` loads them; None if there is none."""
+    """Return the change that is only in the quarantine, for tables from `load_tables`; None if there is none."""
     main, quarantine = retries_of(tables)
     claim = find_claim(store, name, stream, tables) if quarantine > main else None
     if claim is None:

@@ -1,6 +1,6 @@
 """Build a backfill: execute its tasks, put the result on branches, audit it, and compare it with the table.
 
-Every step finds what an earlier run or a rival has done, and continues from there. `main` stays as it is, and partition
+Every step finds the results of an earlier run or a rival, and continues from them. `main` stays as it is, and partition
 runs go on.
 """
 
@@ -75,7 +75,7 @@ def build_range(
 ) -> None:
     """Build a requested backfill of stream `name`, or continue.
 
-    `for_each` executes tasks: at most `parallel` at a time, and not more of the archive than `bytes_per_second` on
+    `for_each` executes tasks: at most `parallel` at a time. They read at most `bytes_per_second` of the archive on
     average; None: no limit.
 
     Calls `on_step` with `quarantine_branched`, `branched`, `built`, `audited` and `diffed`.
@@ -183,7 +183,8 @@ class _Build:
         key = backfill_built_key(self.store.prefix, self.name, self.request.id)
         existing = self.store.create_or_read_existing(key, built.to_json())
         if self.state() not in (BackfillState.PLANNED, BackfillState.BUILT):
-            # It was promoted or cancelled by others while this process was slow: the branch is theirs to keep or drop.
+            # Another process promoted or cancelled the backfill while this one was slow: the branch belongs to that
+            # process.
             self._drop_branches(tables)
         self.on_step("built")
         return built if existing is None else Built.from_json(key, existing)

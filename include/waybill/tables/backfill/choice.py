@@ -1,6 +1,6 @@
-"""Which offsets a backfill is to replace: as a person chooses them, and as ranges that the archive and table hold.
+"""The offsets that a backfill replaces: a person's choice, and ranges that the archive and the table hold.
 
-A choice is checked before anything is stored. A message about a choice that cannot be granted lists the valid values.
+A choice is checked before anything is stored. The error for an invalid choice lists the valid values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class RangeChoice:
-    """What a person chose. Topic-partitions and times together choose what fulfils both."""
+    """The range that a person chose. Topic-partitions and times are combined with AND."""
 
     offsets: Mapping[TopicPartition, tuple[int | None, int | None]]
     """First and next offset of each topic-partition; None: from the start, to the end."""
@@ -133,7 +133,7 @@ def resolve(choice: RangeChoice, available: OffsetRanges, tables: StreamTables) 
 
 
 def bounded_ranges(choice: RangeChoice, available: OffsetRanges) -> OffsetRanges:
-    """Return the chosen offsets as ranges, whatever times are chosen.
+    """Return the chosen offsets as ranges, without regard to chosen times.
 
     Raises `BackfillRefused`, with the valid values, for a choice outside of what is available.
     """

@@ -41,24 +41,24 @@ DIFF_SCHEMA = pa.schema(
 
 
 class ChangeKind(StrEnum):
-    """How a message differs after a backfill."""
+    """How a backfill changes a message."""
 
     ADDED = "added"
-    """It was nowhere, and is a row."""
+    """Before: in neither table. After: a row."""
     REMOVED = "removed"
-    """It was a row, and is nowhere."""
+    """Before: a row. After: in neither table."""
     CHANGED = "changed"
-    """It is a row as before, with other values."""
+    """Before and after: a row, with different values."""
     ENTERS_QUARANTINE = "enters_quarantine"
-    """It was a row, and is quarantined."""
+    """Before: a row. After: in quarantine."""
     LEAVES_QUARANTINE = "leaves_quarantine"
-    """It was quarantined, and is a row."""
+    """Before: in quarantine. After: a row."""
     ADDED_TO_QUARANTINE = "added_to_quarantine"
-    """It was nowhere, and is quarantined."""
+    """Before: in neither table. After: in quarantine."""
     REMOVED_FROM_QUARANTINE = "removed_from_quarantine"
-    """It was quarantined, and is nowhere."""
+    """Before: in quarantine. After: in neither table."""
     OTHER_REASON = "other_reason"
-    """It is quarantined as before, for another reason or by another parser."""
+    """Before and after: in quarantine, with another reason or by another parser."""
 
 
 class WindowRows:
@@ -98,15 +98,15 @@ class WindowRows:
 
 @dataclass(slots=True)
 class Comparison:
-    """The figures of a comparison; those of several windows add up."""
+    """The figures of a comparison; the figures of several windows can be added up."""
 
     unchanged: int = 0
     messages: Counter[str] = field(default_factory=Counter)
-    """By kind of change."""
+    """The number of messages by kind of change."""
     columns: Counter[str] = field(default_factory=Counter)
-    """Changed messages by column."""
+    """The number of changed messages by column."""
     examples: dict[str, list[str]] = field(default_factory=dict)
-    """By column or kind of change."""
+    """Examples by column or kind of change."""
     hours: dict[str, Counter[str]] = field(default_factory=dict)
     """Messages by hour of their Kafka timestamp, then by kind of change."""
 
@@ -181,7 +181,7 @@ def _moved(
     after: WindowRows | None,
     found: Comparison,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield messages that are somewhere else. `rows` has them; `before` and `after` are quarantines with reasons."""
+    """Yield messages that moved between the tables. `rows` holds them; `before` and `after` are the quarantines."""
     positions = np.flatnonzero(mask)
     if not len(positions):
         return

@@ -54,7 +54,10 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CutJob:
-    """What all cuts of one table share. Sent to executors and logged: names of connections, no secrets."""
+    """The input that all cuts of one table share.
+
+    It is sent to executors and logged: names of connections, no secrets.
+    """
 
     storage: Storage
     catalog_connection: str
@@ -87,7 +90,7 @@ class _Cut:
 def place_files(table: Table, snapshot_id: int, ranges: OffsetRanges) -> tuple[list[FileScanTask], list[FileScanTask]]:
     """Return the data files of a snapshot that lie inside the ranges, and those that lie across their bounds.
 
-    Where the column bounds do not tell, the columns topic, partition and offset of the file are read. Raises
+    Where the column bounds are not enough, the columns topic, partition and offset of the file are read. Raises
     `FileNotFoundError` when a file no longer exists, `DamagedFile`, or another `OSError` when S3 does not answer.
     """
     schema = table.schema()
@@ -122,7 +125,7 @@ def _placement(io: FileIO, layout: TableLayout, path: str, ranges: OffsetRanges)
 
 
 def read_rows(table: Table, file: FileScanTask, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file with these columns, a few megabytes at a time, without those that a delete file names.
+    """Yield the rows of a file with these columns, a few megabytes at a time, without rows that a delete file removes.
 
     Raises `FileNotFoundError` when the file does not exist, `DamagedFile` when it is damaged, another `OSError` when S3
     does not answer.
@@ -164,7 +167,7 @@ def cut_files(
         logger.info("%s: cutting %d files at the bounds of the range", job.table.name, len(missing))
         for_each(_cut_and_record, missing)
         found = [_find(store, table, task) for task in tasks]
-    for file in with_deletes:  # by PyIceberg's reader, which needs the table and so runs in the driver
+    for file in with_deletes:  # PyIceberg's reader needs the table, so it runs in the driver
         deletes = tuple(sorted(delete.file_path for delete in file.delete_files))
         task = _Cut(job, file.file.file_path, deletes, side)
         if _find(store, table, task) is None:
@@ -179,7 +182,8 @@ def _find(store: Store, table: Table, task: _Cut) -> list[DataFile] | None:
         try:
             return load_data_files(table, entries)
         except FileNotFoundError:
-            # They were committed, replaced, and removed when their snapshot expired; or removed as orphans.
+            # The files were removed when their snapshot expired after they had been replaced, or they were removed as
+            # orphans.
             logger.info("%s: the recorded cut of %s no longer exists", task.job.table.name, task.path)
     return None
 

@@ -1,4 +1,4 @@
-"""The diff of a backfill: its files compared with the rows that the table had when the branch was built.
+"""The diff of a backfill: a comparison of its files with the rows that the table had when the branch was built.
 
 A task for each part of the range, in windows of offsets, so that memory is bounded. Each task writes its differences
 as a Parquet file `diff/<task>.parquet` below the backfill's prefix, and its figures beside it. All of them together are
@@ -39,7 +39,7 @@ _DOCUMENT = Document(dump=spaced)
 WINDOW_OFFSETS = 1 << 19
 """Offsets that are compared at a time."""
 WINDOWS_OF_PART = 4
-"""Windows that a task compares where the backfill itself has no tasks."""
+"""The number of windows that a task compares, if the backfill itself has no tasks."""
 _SUMMARY = "summary.json"
 _ARCHIVED = ("topic", "partition", "offset", "kafka_timestamp", "key", "headers", "value", "generation")
 _PLACE = ("topic", "partition", "offset", "kafka_timestamp")
@@ -165,7 +165,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class DiffPart:
-    """What one task compares."""
+    """The input of one task of the comparison."""
 
     ranges: OffsetRanges
     new: Callable[[], tuple[Files, Files]]
@@ -194,17 +194,17 @@ def windows(ranges: OffsetRanges) -> Iterator[OffsetRanges]:
 
 @dataclass(frozen=True, slots=True)
 class _DiffTask:
-    """The comparison of what one task of a backfill read."""
+    """The comparison of the range that one task of a backfill read."""
 
     storage: Storage
     catalog_connection: str
     layouts: tuple[TableLayout, TableLayout]
-    """Of the table and the quarantine."""
+    """The layouts of the table and the quarantine."""
     number: int
     windows: Sequence[tuple[OffsetRanges, tuple[tuple[str, ...], ...]]]
-    """For each window the files of the table and of the quarantine before, and of both after."""
+    """For each window, the files of table and quarantine before the change, and those after it."""
     key: str
-    """Of the results, without extension."""
+    """The object key of the results, without extension."""
 
 
 def _compare_task(task: _DiffTask) -> None:
@@ -235,6 +235,6 @@ def _rows(
 
 
 def _store(store: Store, task: _DiffTask, local: Path, found: Comparison) -> None:
-    # The figures last: without them, the task is executed again, and writes the same.
+    # The figures are written last: without them, the task is executed again, with the same result.
     store.replace(f"{task.key}.parquet", local.read_bytes())
     store.replace(f"{task.key}.json", _DOCUMENT.write(found.document()), "application/json")

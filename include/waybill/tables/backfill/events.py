@@ -1,14 +1,14 @@
-"""What was done with a backfill: promoted, undone, cancelled, by whom and why; and the claim that orders these events.
+"""The events of a backfill (promoted, undone, cancelled; by whom and why), and the claim that orders them.
 
 Promotions and undos change two tables, and so do retries of the quarantine. If two of these overlapped, a message could
 be lost or repeated. So they take turns: the tables count the retries that they have taken part in (`waybill.retries`),
 and a promotion takes the next number, as a retry does. Its *claim* is the object of this number, created if absent:
 
-- A retry that finds a claim raises `BackfillUnderWay`; it has nothing committed, since its own number is taken.
-- A backfill that finds the claim of another, or of a process that was killed, first does what it claims.
+- A retry that finds a claim raises `BackfillUnderWay`; it has not committed anything, since its own number is taken.
+- A backfill that finds the claim of another backfill, or of a process that was killed, first executes that claim.
 - Both tables record the number with the change. When both have it, the claim is done, and the next number is free.
 
-So events have an order, and what an event may do follows from the events before it.
+So events have an order, and the earlier events decide whether an event is allowed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from waybill.tables.quarantine.staged import CLAIM_FIELD, CLAIM_VERSION
 from waybill.tables.quarantine.view import retries_of
 
 ABANDONED_AFTER = timedelta(days=30)
-"""A backfill that is neither promoted nor cancelled by then is over: its files are removed."""
+"""A backfill that is neither promoted nor cancelled within this time expires: its files are removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class BackfillEvent(Stored):
     number: int
     """Events of all backfills of a stream, and retries of its quarantine, are numbered together."""
     is_effective: Annotated[bool, As("effective")] = True
-    """False: when its turn came, another event had made it pointless, and nothing was done."""
+    """False: an earlier event had made this one pointless, so it changed nothing."""
 
     def __str__(self) -> str:
         effect = "" if self.is_effective else " (without effect)"
@@ -133,7 +133,8 @@ def check_action(request: AnyRequest, state: BackfillState, action: BackfillActi
 def record_event(store: Store, request: AnyRequest, claim: BackfillEvent, *, is_blocked: bool) -> BackfillEvent:
     """Record the event of a claim, or find it recorded.
 
-    It is not effective if it does not apply to the backfill's state when its turn comes, or if it `is_blocked`.
+    The event is not effective if it does not apply to the backfill's state after the earlier events, or if it
+    `is_blocked`.
     """
     applies = not is_blocked and state_of(store, request, before=claim.number) in POSSIBLE_IN[claim.action]
     event = replace(claim, is_effective=applies)

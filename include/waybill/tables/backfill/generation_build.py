@@ -1,7 +1,7 @@
-"""Build a generation that is not live: archive from Kafka if asked to, run partition runs, compare it with `main`.
+"""Build a generation that is not live: archive from Kafka if requested, run partition runs, compare it with `main`.
 
-Each step is what the stream's DAGs do as well, by the same code: lanes and partition runs may come first, beside it, or
-after a kill, and the build goes on from where they are. So a retry needs no record of what was done.
+The stream's DAGs execute the same steps with the same code. Their lanes and partition runs can run before, during or
+after the build, and the build continues from their results. So a retry needs no record of finished steps.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_generation(services: StagingServices, config: Config, request: GenerationRequest) -> StreamTables:
-    """Return the tables of a build's stream. Raises `BackfillRefused` if they are not those of the request."""
+    """Return the tables of a build's stream. Raises `BackfillRefused` if they are not the tables of the request."""
     stream = config.stream(request.stream)
     tables = load_tables(services.catalog, stream)
     if tables is None or str(tables.main.metadata.table_uuid) != request.table_uuid:
@@ -112,7 +112,7 @@ def build_generation(
 def _partition_up_to(
     config: Config, request: GenerationRequest, for_each: TaskRunner, slots: int, services: StagingServices
 ) -> None:
-    """Run partition runs until the branch has all of the range."""
+    """Run partition runs until the branch has the whole range."""
 
     def execute(job: Job, tasks: Sequence[Task]) -> Sequence[Any]:
         return for_each(partial(run_task, job), tasks)
@@ -138,7 +138,7 @@ def _progress(tables: StreamTables) -> Progress:
 
 
 def _left(request: GenerationRequest, progress: Progress) -> OffsetRanges | None:
-    """Return the offsets of the range that the branch does not have; None if it has all."""
+    """Return the offsets of the range that are missing in the branch; None if none is missing."""
     left = {tp: (max(first, progress.get(tp, 0)), end) for tp, (first, end) in request.ranges}
     left = {tp: (first, end) for tp, (first, end) in left.items() if first < end}
     return OffsetRanges(left) if left else None
@@ -202,7 +202,7 @@ def _compare(
 
 
 def _parts(ranges: OffsetRanges) -> Iterator[OffsetRanges]:
-    """Cut ranges into the parts that one task each compares."""
+    """Cut ranges into parts, each for one task of the comparison."""
     taken: dict[Any, tuple[int, int]] = {}
     count = 0
     for window in windows(ranges):

@@ -1,7 +1,9 @@
-"""Promote a generation that was built, undo that, or give up the build. The backfill records each of these.
+"""Promote a generation that was built, undo the promotion, or cancel the build.
 
-What consumers see is what the table says (`waybill.tables.partition.generations`), and the events follow it: a process
-that is killed between the two is ended by the same command.
+Each action is an event of the backfill.
+
+The table decides which generation consumers see (`waybill.tables.partition.generations`), and the event is recorded
+afterwards. If a process is killed between the two, the same command finishes the work.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ def _reach_renamed(on_step: OnStep, step: str) -> None:
 
 
 def _wanted(store: Store, request: GenerationRequest, action: BackfillAction) -> int | None:
-    """Return the generation that is live after the action; None: the action does not change that."""
+    """Return the generation that is live after the action; None: the action does not change the live generation."""
     if action is BackfillAction.CANCEL:
         return None
     if action is BackfillAction.PROMOTE:

@@ -1,4 +1,4 @@
-"""Plan a generation build: find the generation in the config, check what is asked, estimate, and store the request."""
+"""Plan a generation build: find the generation in the config, check and estimate the request, and store it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from waybill.tables.staging.services import StagingServices, services_of
 
 
 def find_stream(config: Config, name: str, generation: int | None) -> str:
-    """Return the stream of the config that has a generation of the table of stream `name`; None: that of the stream.
+    """Return the stream that has a generation of the table of stream `name`. `generation` None: that of `name` itself.
 
-    Raises `BackfillRefused`, with the generations that there are, and `ConfigError` for an unknown stream.
+    Raises `BackfillRefused`, with the existing generations, and `ConfigError` for an unknown stream.
     """
     stream = config.stream(name)
     known = {other.generation: each for each, other in config.streams.items() if other.table == stream.table}
@@ -47,7 +47,7 @@ def find_stream(config: Config, name: str, generation: int | None) -> str:
 
 
 def is_generation_build(stream: Stream, tables: StreamTables | None) -> bool:
-    """Return whether the stream's table exists, and shows another generation than the stream's."""
+    """Return whether the stream's table exists and its live generation is not the stream's."""
     return tables is not None and not is_live(tables.main.metadata, stream.generation)
 
 
@@ -62,7 +62,7 @@ def plan_generation(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     services: StagingServices | None = None,
 ) -> tuple[GenerationRequest, Estimate]:
-    """Return the request to build the generation of stream `name`, which is not stored, and what it would take.
+    """Return the request to build the generation of stream `name`, which is not stored, and its estimate.
 
     Raises `BackfillRefused`, with the valid values, `ConfigError`, or one of the retriable `KafkaUnavailable`,
     `CoordinationUnavailable`, `StoreUnavailable` and `CatalogUnavailable`.
@@ -111,7 +111,7 @@ def request_generation(
     on_step: OnStep = reach_step,
     services: StagingServices | None = None,
 ) -> tuple[GenerationRequest, Estimate]:
-    """Store the request to build the generation of stream `name`, and return it with what it takes.
+    """Store the request to build the generation of stream `name`, and return it with its estimate.
 
     Calls `on_step` with `requested`. Raises as `plan_generation` does.
     """
@@ -163,7 +163,7 @@ def _check(trigger: Trigger, name: str, stream: Stream) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Available:
-    """What the generation can have, and what is left to do for it."""
+    """The offsets that the generation can have, and the work that is left."""
 
     ranges: OffsetRanges
     objects: int
@@ -203,7 +203,10 @@ def _find_available(
 
 
 def _compared(store: Store, tables: StreamTables, live: int, ranges: OffsetRanges, *, everything: bool) -> OffsetRanges:
-    """Return what the diff compares. If everything was chosen, also what `main` alone has: a promotion removes it."""
+    """Return the ranges that the diff compares.
+
+    If everything was chosen, they include rows that only `main` has, since a promotion removes them.
+    """
     if not everything:
         return ranges
     progress = read_progress(metadata_at(tables.main.metadata, MAIN_BRANCH), ".".join(tables.main.name()))

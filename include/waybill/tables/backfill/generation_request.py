@@ -1,8 +1,8 @@
 """The request of a generation build: to archive and partition a generation that is not live, and to compare it.
 
 A generation that is not live has a branch of the tables, and a stream of the config whose partition runs fill it. So
-its request has no tasks: it records up to which offsets the branch has to come. Like that of a range it is an object
-that is created if absent, and is never changed.
+its request has no tasks: it records the offsets that the branch must reach. Like the request for a range, it is an
+object that is created if absent, and never changed.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ class GenerationRequest(Stored):
     by: str
     reason: str
     token: str
-    """What triggered it, such as a DAG run: the same trigger finds its request again."""
+    """Names the trigger, such as a DAG run: the same trigger finds its request again."""
     at: datetime
     table_uuid: str
     source: Source
     ranges: Annotated[OffsetRanges, As("range", OffsetRanges.parse, OffsetRanges.document)]
-    """What the branch must have."""
+    """The offsets that the branch must have."""
     compared: Annotated[OffsetRanges, As("", OffsetRanges.parse, OffsetRanges.document)]
-    """What the diff compares: the range, and if everything was chosen also what only the live generation has."""
+    """The ranges that the diff compares: the range, and if everything was chosen, also rows that only the live
+    generation has."""
 
     def key(self, store: Store) -> str:
         """Return the key of the request's object."""
@@ -91,10 +92,10 @@ class BuiltGeneration(Stored):
 
     main: int | None
     quarantine: int | None
-    """The heads of `main` in the table and in the quarantine; None: without a snapshot."""
+    """The heads of `main` in the table and in the quarantine; None: there is no snapshot."""
     branch: int | None
     quarantine_branch: int | None
     """The heads of the generation's branch."""
     rows: int
-    """Of the branch."""
+    """The number of rows on the branch."""
     quarantined: int

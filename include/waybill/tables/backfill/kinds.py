@@ -1,8 +1,8 @@
-"""The two kinds of backfills behind one set of functions: a range of the live generation, and a generation that is not.
+"""One set of functions for both kinds of backfills: of a range of the live generation, and of another generation.
 
 A range is parsed again and replaces rows of `main` (`planning`, `build`, `promotion`). A generation that is not live is
 built on its branch, and `main` then shows it (`generation_planning`, `generation_build`, `generation_change`). The kind
-follows from which generation the trigger names and which one is live; later from the stored request.
+depends on the generation that the trigger names and on the live one; later, the stored request has it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def plan_backfill(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     services: StagingServices | None = None,
 ) -> tuple[AnyRequest, Estimate]:
-    """Return the request of a backfill, which is not stored, and what it would take.
+    """Return the request of a backfill, which is not stored, and its estimate.
 
     Raises `BackfillRefused`, with the valid values, `ConfigError` for an unknown stream, `ProgressLost`, or a retriable
     error of a service that does not answer.
@@ -68,7 +68,7 @@ def request_backfill(
     on_step: OnStep = reach_step,
     services: StagingServices | None = None,
 ) -> tuple[AnyRequest, Estimate]:
-    """Store the request of a backfill, and return it with what it takes. The same token returns the same request.
+    """Store the request of a backfill, and return it with its estimate. The same token returns the same request.
 
     Calls `on_step` with `requested`. Raises as `plan_backfill` does.
     """
@@ -80,7 +80,7 @@ def request_backfill(
 
 
 def _kind(config: Config, trigger: Trigger, services: StagingServices) -> tuple[str, bool]:
-    """Return the stream that has the generation, and whether that is one to build."""
+    """Return the stream that has the generation, and whether the backfill is a generation build."""
     if trigger.source not in list(Source):
         raise BackfillRefused(f"there is no source {trigger.source!r}; the sources: {', '.join(Source)}")
     name = find_stream(config, trigger.stream, trigger.generation)

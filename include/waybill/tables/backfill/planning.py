@@ -1,4 +1,4 @@
-"""Plan a backfill: check what is asked, cut it into tasks, estimate what it takes, and store the request."""
+"""Plan a backfill: check the request, cut it into tasks, estimate its duration, and store it."""
 
 from __future__ import annotations
 
@@ -37,38 +37,39 @@ from waybill.tables.staging.services import StagingServices, services_of
 logger = logging.getLogger(__name__)
 
 BYTES_PER_SECOND = 8 << 20
-"""Backup bytes that one task slot parses in a second, until a backfill of the stream has measured it."""
+"""The assumed backup bytes that one task slot parses per second, until a backfill of the stream has measured it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """What a person, or a run of the DAG, asks for."""
+    """The order of a person, or of a run of the DAG."""
 
     stream: str
-    """Its name in the config, or that of another generation of its table."""
+    """The name of the stream in the config, or of the stream of another generation of its table."""
     choice: RangeChoice
     by: str
     reason: str
     generation: int | None = None
-    """None: that of the stream."""
+    """None: the generation of the stream."""
     source: str = Source.ARCHIVE
     slots: int = 1
-    """How many tasks will run side by side."""
+    """The number of tasks that run in parallel."""
     token: str | None = None
-    """Names what triggers the backfill, such as a DAG run: the id follows from it. None: each call is another one."""
+    """Names the trigger of the backfill, such as a DAG run; the id is derived from it. None: each call requests another
+    backfill."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a backfill would take."""
+    """The estimate of a backfill."""
 
     stream: str
     ranges: OffsetRanges
     objects: int
     size_bytes: int
-    """Of the backup objects."""
+    """The size of the backup objects."""
     messages: int
-    """At most: the number of offsets."""
+    """The most messages: the number of offsets."""
     tasks: int
     bytes_per_second: float
     is_measured: bool
@@ -109,7 +110,7 @@ class Estimate:
 
 
 def _check_stream(trigger: Trigger, name: str, stream: Stream, tables: StreamTables | None) -> StreamTables:
-    """Return the stream's tables. Raise `BackfillRefused` if the stream cannot be backfilled as asked."""
+    """Return the stream's tables. Raise `BackfillRefused` if the stream cannot have this backfill."""
     if stream.sink.is_files:
         raise BackfillRefused(
             f"stream {name} writes files, and the files of a final hour are not replaced: raise the stream's "
@@ -127,7 +128,7 @@ def _check_stream(trigger: Trigger, name: str, stream: Stream, tables: StreamTab
 
 
 def open_requests(store: Store, name: str, now: datetime) -> list[BackfillRequest]:
-    """Return the backfills of a stream that may still be promoted."""
+    """Return the backfills of a stream that can still be promoted."""
     return [
         request
         for request in list_requests(store, name)
@@ -157,7 +158,7 @@ def plan_range(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     services: StagingServices | None = None,
 ) -> tuple[BackfillRequest, Estimate]:
-    """Return the request of a backfill of stream `name`, which is not stored, and what it would take.
+    """Return the request of a backfill of stream `name`, which is not stored, and its estimate.
 
     Raises `BackfillRefused`, with the valid values, `ConfigError` for an unknown stream, `ProgressLost`, or one of the
     retriable `StoreUnavailable` and `CatalogUnavailable`.
@@ -182,7 +183,7 @@ def request_range(
     on_step: OnStep = reach_step,
     services: StagingServices | None = None,
 ) -> tuple[BackfillRequest, Estimate]:
-    """Store the request of a backfill of stream `name`, and return it with what it takes.
+    """Store the request of a backfill of stream `name`, and return it with its estimate.
 
     The same token returns the same request. Calls `on_step` with `requested`. Raises as `plan_range` does.
     """
@@ -190,7 +191,7 @@ def request_range(
     with services_of(config, services) as opened:
         if trigger.token is not None and (known := _find_by_token(opened.store, name, trigger.token)) is not None:
             return known, estimate(opened.store, known, trigger.slots)
-        ensure_tables(opened.catalog, stream)  # the table's columns become those of the config
+        ensure_tables(opened.catalog, stream)  # add the config's columns to the table
         request, figures = plan_range(config, name, trigger, now=now, services=opened)
         try:
             opened.store.create_if_absent(request.plan.key, request.to_json())
@@ -293,7 +294,7 @@ def _objects(
 
 
 def estimate(store: Store, request: BackfillRequest, slots: int) -> Estimate:
-    """Return what a backfill takes, by the speed that the last backfill of the stream has measured."""
+    """Estimate the duration of a backfill from the speed of the stream's last backfill."""
     measured = measured_speed(store, request.stream)
     plan: Plan = request.plan
     return Estimate(

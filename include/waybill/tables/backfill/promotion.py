@@ -1,8 +1,8 @@
-"""Promote a backfill, undo its promotion, or cancel it: one change of both tables, which any process can end.
+"""Promote a backfill, undo its promotion, or cancel it: one change of both tables, which any process can finish.
 
 Two tables cannot be committed together. The quarantine is changed first, the main table second, as by a partition run.
-The claim (`waybill.tables.backfill.events`) is made before anything is changed, and says what to do. A process that
-finds a claim that is not done, after a kill or beside a rival, does it, and comes to the same end.
+The claim (`waybill.tables.backfill.events`) is made before anything is changed, and describes the change. A process
+that finds an unfinished claim, of a killed process or a rival, executes it, with the same result.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Changed:
 
     event: BackfillEvent
     is_new: bool
-    """False: the same had been done before, by an earlier call or a rival."""
+    """False: an earlier call or a rival had made the same change."""
 
 
 def change_range(
@@ -78,7 +78,7 @@ def change_range(
 ) -> Changed:
     """Promote, undo or cancel a backfill of stream `name`, and return the event.
 
-    It first ends what another process has begun and not ended. If the last event of the backfill is the same action,
+    It first finishes a change that another process has begun. If the last event of the backfill is the same action,
     that event is returned. `accept_failed_checks`: promote even if the audit has failed.
 
     Calls `on_step` with `claimed`, `decided`, `quarantine_moved` and `moved`.
@@ -119,16 +119,16 @@ def change_range(
 def end_open_change(
     config: Config, name: str, tables: StreamTables, services: StagingServices, for_each: TaskRunner = in_this_process
 ) -> BackfillEvent | None:
-    """End the promotion, undo or cancellation that another process has begun and not ended; return None without one.
+    """Finish a promotion, undo or cancellation that another process has begun; return None if there is none.
 
-    That process may still be at work: both come to the same end. Raises what `change_range` raises.
+    The other process may still be running: both have the same result. Raises what `change_range` raises.
     """
     with translate_storage_errors():
         return Changer(config, name, config.stream(name), services, for_each, reach_step).end_claim(tables)
 
 
 def refuse_if_not_of(request: BackfillRequest, stream: Stream, tables: StreamTables | None) -> StreamTables:
-    """Return the tables. Raise `BackfillRefused` unless they are those that the backfill was requested for."""
+    """Return the tables. Raise `BackfillRefused` unless the backfill was requested for these tables."""
     if tables is None or str(tables.main.metadata.table_uuid) != request.table_uuid:
         raise BackfillRefused(
             f"backfill {request.id} of {request.stream} is of a table that was dropped or replaced since: request it "
@@ -149,7 +149,7 @@ def refuse_if_not_of(request: BackfillRequest, stream: Stream, tables: StreamTab
 
 @dataclass(frozen=True, slots=True)
 class Changer:
-    """Does what claims say, for one stream."""
+    """Executes claims for one stream."""
 
     config: Config
     name: str
@@ -163,7 +163,7 @@ class Changer:
         return self.services.store
 
     def load(self, request: BackfillRequest) -> StreamTables:
-        """Return the tables as they are now. Raises `BackfillRefused` if they are not those of the backfill."""
+        """Load the tables. Raises `BackfillRefused` if they are not the tables of the backfill."""
         return refuse_if_not_of(request, self.stream, load_tables(self.services.catalog, self.stream))
 
     def next_number(self, request: BackfillRequest) -> int:
@@ -171,7 +171,7 @@ class Changer:
         return min(retries_of(self.load(request)))
 
     def end_claim(self, tables: StreamTables) -> BackfillEvent | None:
-        """Do what a claim says that is not done yet, and return its event; None if there is none."""
+        """Execute an unfinished claim, and return its event; None if there is no such claim."""
         claim = find_claim(self.store, self.name, self.stream, tables)
         if claim is None:
             return None
@@ -230,7 +230,7 @@ class Changer:
             )
 
     def _promoted_later(self, request: BackfillRequest, before: int | None = None) -> BackfillRequest | None:
-        """Return a backfill of some of the same offsets that is promoted, and was promoted later."""
+        """Return a promoted backfill of some of the same offsets that was promoted later."""
         own = _last_promotion(events_of(self.store, request))
         for other in list_requests(self.store, self.name):
             if other.id == request.id or not request.ranges.overlap(other.ranges).by_tp:
@@ -244,7 +244,7 @@ class Changer:
     # --- the change ---
 
     def do(self, claim: BackfillEvent) -> BackfillEvent:
-        """Do what a claim says, as far as no other process has done it, and return the event."""
+        """Execute the parts of a claim that no other process has executed, and return the event."""
         request = find_request(self.store, self.name, claim.backfill)
         tables = self.load(request)
         is_blocked = claim.action is BackfillAction.UNDO and self._promoted_later(request, claim.number) is not None
@@ -268,7 +268,8 @@ class Changer:
 
         replaces_rows = event.is_effective and event.action is not BackfillAction.CANCEL
         check_main = self._progress_check(request) if replaces_rows else lambda _: None
-        # Before the quarantine: if the main table cannot be changed, neither is the quarantine.
+        # Check this before the quarantine is changed: if the main table cannot be changed, the quarantine must not be
+        # either.
         check_main(tables.main)
         move(tables.quarantine, change(lambda _: None), new.quarantine)
         self.on_step("quarantine_moved")

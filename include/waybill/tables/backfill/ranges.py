@@ -1,7 +1,7 @@
 """The range of a backfill: offsets `[first, next)` for each topic-partition.
 
 The range decides which rows a backfill replaces. A data file lies inside the range, outside of it, or across its
-bounds; the column bounds in the file's manifest entry often suffice to know which.
+bounds; the column bounds in the file's manifest entry often show which of these applies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Placement(StrEnum):
-    """Where the rows of a data file lie."""
+    """Where the rows of a data file lie, relative to the range."""
 
     INSIDE = "inside"
     """All rows are inside the range."""
@@ -35,7 +35,7 @@ class Placement(StrEnum):
     ACROSS = "across"
     """Some rows are inside, some outside."""
     UNKNOWN = "unknown"
-    """The column bounds do not tell."""
+    """The column bounds do not show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class OffsetRanges:
 
     @property
     def offsets(self) -> int:
-        """The number of offsets, which is at least that of the messages."""
+        """The number of offsets; there are at most as many messages."""
         return sum(end - first for first, end in self.by_tp.values())
 
     def overlap(self, other: OffsetRanges) -> OffsetRanges:
@@ -96,7 +96,7 @@ class OffsetRanges:
 
     @property
     def scan_filter(self) -> str:
-        """A condition that every row inside fulfils, for scans to skip files by."""
+        """A condition that every row inside fulfils, with which scans skip files."""
         topics = ", ".join(f"'{topic}'" for topic in sorted({tp.topic for tp in self.by_tp}))
         partitions = ", ".join(str(partition) for partition in sorted({tp.partition for tp in self.by_tp}))
         first = min(first for first, _ in self.by_tp.values())
@@ -104,12 +104,12 @@ class OffsetRanges:
         return f"topic in ({topics}) and partition in ({partitions}) and offset >= {first} and offset < {end}"
 
     def place(self, file: DataFile, schema: Schema) -> Placement:
-        """Return where the rows of a file lie, as far as its column bounds tell: never `ACROSS`."""
+        """Return where the rows of a file lie, according to its column bounds: never `ACROSS`."""
         bounds = [_bounds(file, schema, name) for name in ("topic", "partition", "offset")]
         if None in bounds:
             return Placement.UNKNOWN
         (low_topic, high_topic), (low_partition, high_partition), (low, high) = bounds  # type: ignore[misc]
-        # The bounds of a long name are cut, and then differ from each other: the comparisons hold for them too.
+        # The bounds of a long name are truncated, and then differ from each other: the comparisons are still correct.
         met = [
             tp
             for tp, (first, end) in self.by_tp.items()

@@ -1,7 +1,7 @@
-"""Replace the rows of a range in a table: on a branch, to look at; on `main`, by compare-and-swap; and back.
+"""Replace the rows of a range in a table: on a branch for inspection, on `main` by compare-and-swap, and undo that.
 
-`RangeChange` describes the change of one table. Every attempt is made on top of the table as it is loaded, and its
-commit is refused if `main` has moved on since. So whatever others append, compact or move meanwhile stays.
+`RangeChange` describes the change of one table. Every attempt is based on the loaded table, and its commit is refused
+if `main` has changed since then. So concurrent appends and compactions are kept.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class Cutter:
         )
 
     def replacement(self, table: Table, base: Snapshot, new: Sequence[DataFile]) -> Replacement:
-        """Return what replaces the range's rows in the snapshot `base` by the files `new`."""
+        """Return the replacement of the range's rows in the snapshot `base` by the files `new`."""
         inside, across = place_files(table, base.snapshot_id, self.ranges)
         rest = cut_files(self.store, table, self._job(table), across, Side.OUTSIDE, self.for_each)
         return _without_common([file.file for file in (*inside, *across)], [*new, *rest])
 
     def rows_of_range(self, table: Table, snapshot_id: int) -> list[DataFile]:
-        """Return data files with exactly the range's rows in a snapshot: its files, or what they are cut into."""
+        """Return data files with exactly the range's rows in a snapshot: files of the snapshot, or cut ones."""
         inside, across = place_files(table, snapshot_id, self.ranges)
         # A file that is added again gets a new sequence number, which deletes of its rows do not reach.
         whole = [f for f in inside if not f.delete_files and f.file.spec_id == table.spec().spec_id]
@@ -93,7 +93,7 @@ class Cutter:
         return [*(file.file for file in whole), *cut]
 
     def files_of_range(self, table: Table, snapshot_id: int) -> list[DataFile]:
-        """Return data files of a snapshot with the range's rows, and maybe others; none has rows that are deleted."""
+        """Return data files of a snapshot with the range's rows, and possibly other rows; no file has deleted rows."""
         found = [file for files in place_files(table, snapshot_id, self.ranges) for file in files]
         with_deletes = [file for file in found if file.delete_files]
         cut = cut_files(self.store, table, self._job(table), with_deletes, Side.INSIDE, self.for_each)
@@ -123,12 +123,12 @@ def _without_common(removed: Sequence[DataFile], added: Sequence[DataFile]) -> R
 
 @dataclass(frozen=True, slots=True)
 class RangeChange:
-    """One change of a table's range: its new files come from the backfill, or from the table's own past."""
+    """One change of a table's range: its new files come from the backfill, or from an earlier snapshot of the table."""
 
     cutter: Cutter
     properties: Mapping[str, str]
     check: Callable[[Table], None]
-    """Raises if the table, as it is loaded, must not be changed."""
+    """Raises if the loaded table must not be changed."""
 
     @property
     def backfill(self) -> str:
@@ -139,7 +139,7 @@ class RangeChange:
     def branch(self, table: Table, new: Sequence[DataFile], max_age: timedelta) -> Snapshot:
         """Ensure that the backfill's branch exists, with `new` in place of the range's rows, and return its snapshot.
 
-        A branch that exists stays as it is, also if `main` has moved on. It expires after `max_age`.
+        An existing branch is not changed, also if `main` has changed. It expires after `max_age`.
 
         Raises `CommitConflict` when every attempt was refused, `CatalogUnavailable` when the catalog does not answer.
         """
@@ -160,7 +160,7 @@ class RangeChange:
                     assert_head(refs, MAIN_BRANCH, base)
                     refs.create_branch(base.snapshot_id, name)
                 _overwrite(transaction, found, {**self.properties, BACKFILL_PROPERTY: self.backfill}, name)
-                # Last: PyIceberg drops the age of a branch that gets a snapshot.
+                # Set the age last, since PyIceberg drops the age of a branch that gets a snapshot.
                 with ManageSnapshots(transaction) as refs:
                     staged = transaction.table_metadata.refs[name].snapshot_id
                     refs.create_branch(staged, name, int(max_age.total_seconds() * 1000))
@@ -172,9 +172,10 @@ class RangeChange:
     # --- on main ---
 
     def promote(self, table: Table, new: Sequence[DataFile], number: int) -> CommitOutcome:
-        """Replace the range's rows on `main` by `new`, tag the snapshot before, and remove the backfill's branch.
+        """Replace the range's rows on `main` by `new`, tag the previous snapshot, and remove the backfill's branch.
 
-        `number`: that of the claim. Returns `ADOPTED` if another process has done so. Raises as `branch` does.
+        `number`: the number of the claim. Returns `ADOPTED` if another process has made the change. Raises as `branch`
+        does.
         """
 
         def stage_refs(refs: ManageSnapshots, base: Snapshot) -> None:
@@ -185,7 +186,7 @@ class RangeChange:
         return self._move(table, number, "promote", stage_refs, lambda base: self.cutter.replacement(table, base, new))
 
     def undo(self, table: Table, number: int, max_age: timedelta) -> CommitOutcome:
-        """Restore the range's rows on `main` to those of the tagged snapshot, and drop the tag.
+        """Restore the range's rows of the tagged snapshot on `main`, and drop the tag.
 
         The snapshot before the undo becomes the backfill's branch again, for `max_age`: it has the backfill's files.
 
@@ -218,7 +219,7 @@ class RangeChange:
         return self._move(table, number, "cancel", stage_refs, lambda _: None)
 
     def nothing(self, table: Table, number: int) -> CommitOutcome:
-        """Record the number of a claim that has become pointless."""
+        """Record the number of a claim that has become pointless, without another change."""
         return self._move(table, number, "nothing", lambda *_: None, lambda _: None)
 
     def _move(
@@ -256,7 +257,7 @@ class RangeChange:
 
 
 def _head(table: Table) -> Snapshot | None:
-    """Return the head of `main`; None after an attempt to commit a first, empty snapshot."""
+    """Return the head of `main`. If there is none, try to commit an empty first snapshot, and return None."""
     return head_of(table.metadata, MAIN_BRANCH) if ensure_first_snapshot(table) else None
 
 

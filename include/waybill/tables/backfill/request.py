@@ -1,4 +1,4 @@
-"""The request of a backfill: who wants what range built again, why, and the tasks that do it. It is never changed.
+"""The request of a backfill: who requests it, why, the range, and the tasks. It is never changed.
 
 The request is an object that is created if absent. Every process that continues a backfill (a retry, a rival, another
 machine) executes the tasks that the request lists, with the settings that it holds.
@@ -42,16 +42,16 @@ class BackfillRequest(Stored):
     by: str
     reason: str
     token: str
-    """What triggered it, such as a DAG run: the same trigger finds its request again."""
+    """Names the trigger, such as a DAG run: the same trigger finds its request again."""
     table_uuid: str
-    """Of the main table: one that was dropped and created again is another table."""
+    """The uuid of the main table: a table that was dropped and created again has another one."""
     base: int | None
     """The head of the table's `main` when the backfill was requested."""
     ranges: Annotated[OffsetRanges, As("range", OffsetRanges.parse, OffsetRanges.document)]
     objects_in_part: Annotated[frozenset[str], As("", frozenset, sorted)]
-    """Keys of the backup objects that go on beyond the range."""
+    """Keys of the backup objects that extend beyond the range."""
     plan: Plan
-    """Stream, generation, time, parse settings and tasks. Its key is that of the request."""
+    """Stream, generation, time, parse settings and tasks. Its key is the key of the request."""
 
     @property
     def plan_id(self) -> str:

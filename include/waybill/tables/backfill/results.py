@@ -1,7 +1,7 @@
 """The tasks of a backfill: each parses a part of the range, and records the data files that it wrote.
 
-The result of a task is an object that is created if absent. So a retry executes only the tasks without a result, and of
-two rivals one deletes its files: the rows of a task exist once.
+The result of a task is an object that is created if absent. So a retry executes only the tasks without a result. If two
+rivals execute the same task, one of them deletes its files: the rows of a task exist once.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def run_and_record(task: PlannedTask) -> ArchiveFault | None:
     with Store.of(job.storage) as store:
         key = backfill_task_key(store.prefix, task.stream, task.backfill, task.number)
         existing = store.create_or_read_existing(key, record.to_json())
-        # The object may be our own: a create whose response was lost is sent again, and refused.
+        # This run may have created the object: if the response is lost, the request is sent again, and refused.
         if existing is not None and TaskRecord.from_json(key, existing).run_id != record.run_id:
             files = [file.file_path for file in (*result.table_files, *result.quarantine_files)]
             remove_files(task_io(job.storage, job.catalog_connection, job.table.data_location), files)

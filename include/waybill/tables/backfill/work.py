@@ -1,4 +1,4 @@
-"""What all parts of a backfill's work share: how tasks are executed, and the names of the steps."""
+"""Shared by all parts of a backfill: how tasks are executed, and the names of the steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _R = TypeVar("_R")
 
 
 class TaskRunner(Protocol):
-    """Runs the same work for each task, and returns the results in order. Raises the error of a task that failed."""
+    """Runs the same function for each task, and returns the results in order. Raises the error of a failed task."""
 
     def __call__(self, work: Callable[[Any], Any], tasks: Sequence[Any], /) -> Sequence[Any]: ...
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from waybill.records.batches._kernels import Array, Int, compiled
 
-# Arithmetic on uint64 alone: the compiler makes a float of an int64 and a uint64.
+# Use only uint64 in arithmetic: the compiler converts an int64 and a uint64 to a float.
 _3, _7, _8, _56 = (np.uint64(n) for n in (3, 7, 8, 56))
 _R13, _R16, _R17, _R21, _R32, _R64 = (np.uint64(n) for n in (13, 16, 17, 21, 32, 64))
 _EE, _DD = np.uint64(0xEE), np.uint64(0xDD)
@@ -134,7 +134,7 @@ def _before_number(data: Array, start: Int, end: Int, number: Int) -> Int:
 
 @compiled
 def _before_character(data: Array, start: Int, end: Int, character: Int) -> Int:
-    """Return the position of the character before `end`; -1 if it is another one."""
+    """Return the position before `end` if the character there is the given one; else -1."""
     return end - 1 if end > start and data[end - 1] == character else -1
 
 
@@ -198,8 +198,8 @@ def latest_arrivals(rows: Array, keys: Array, tp: Array, arrived_ms: Array) -> A
 def latest_entries(rows: Array, keys: Array, entry_of: Array, arrived_ms: Array, tp: Array, offset: Array) -> Array:
     """Return for each key the index entry that arrived last; -1 without an entry.
 
-    `entry_of`: for each candidate the index entry of its key, or -1. `arrived_ms`, `tp`, `offset`: of the entries. Of
-    two entries with the same arrival always the same one is returned.
+    `entry_of`: for each candidate the index entry of its key, or -1. `arrived_ms`, `tp`, `offset`: of the entries. If
+    two entries have the same arrival, the result is always the same one.
     """
     count = keys[len(keys) - 1] + 1 if len(keys) else 0
     found = np.full(count, np.int64(-1))
@@ -219,7 +219,7 @@ def find_repeated(
     """Return for each row which row it repeats: n >= 0 for `rows[n]`, -2 - e for index entry e, -1 if it is kept.
 
     `rows`: candidates, those of a key adjacent, in the order in which they are compared. `entries`: for each key its
-    index entry, or -1. Only the last kept row is remembered: it arrived latest, or it and those before it arrived
+    index entry, or -1. Only the last kept row is remembered: it arrived last, or it and the earlier kept rows arrived
     before the horizon.
     """
     repeated = np.full(len(rows), np.int64(-1))

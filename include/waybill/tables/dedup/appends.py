@@ -1,12 +1,12 @@
 """The data files that were appended to a stream's table between two of its snapshots, as they were appended.
 
-Only snapshots that append count. A compaction replaces files by others with the same rows. A deletion or an overwrite
-by another program removes rows, which dedup does not follow: a message that was in the table once has arrived. A
-backfill replaces rows: `waybill.tables.dedup.rebuild` begins again then, with all rows of the newest snapshot that did
-so.
+Only snapshots that append rows are used. A compaction replaces files by others with the same rows. A deletion or an
+overwrite by another program removes rows, which dedup does not follow: a message that was in the table once has
+arrived. A backfill replaces rows: then `waybill.tables.dedup.rebuild` begins again, with all rows of the newest
+snapshot of a backfill.
 
 PyIceberg's `incremental_append_scan` lists the files of one snapshot. It cannot list a range at once here: its result
-does not tell which snapshot a file belongs to, and it refuses a start that has expired and that PyIceberg has removed
+does not show to which snapshot a file belongs, and it refuses a start that has expired and that PyIceberg has removed
 from its successor (`_follows`).
 """
 
@@ -58,7 +58,7 @@ class AppendedFiles:
     files: tuple[AppendedFile, ...]
     """In the order of their snapshots."""
     more: bool
-    """Later snapshots are left to the next sweep because of the size limit."""
+    """Whether the size limit leaves later snapshots to the next sweep."""
     beginning: FirstSweepStart | None = None
     """The rows that the first sweep leaves out."""
 
@@ -66,7 +66,7 @@ class AppendedFiles:
 def scan_appends(
     table: Table, start: TablePosition, *, run_bytes: int, since_ms: int | None = None, until_ms: int | None = None
 ) -> AppendedFiles | None:
-    """Return the files appended to `table`, as it is loaded, since `start`; None if there is no later snapshot.
+    """Return the files appended to the loaded `table` since `start`; None if there is no later snapshot.
 
     Takes whole snapshots, the oldest first: at least one that adds files, and more while all files together have at
     most `run_bytes`. With `until_ms` it stops before the first snapshot that was committed after that time, epoch ms.
@@ -74,7 +74,7 @@ def scan_appends(
     From `TABLE_START` it takes all files of the oldest snapshot that has not expired, or of the newest one in which a
     backfill replaced rows, and those appended later. With
     `since_ms` it takes only those after the snapshots that were committed before that time; if there are none, the
-    result is not None even so, because the first sweep must record what it leaves out.
+    result is still not None, because the first sweep must record which rows it leaves out.
 
     Raises `SweepHistoryLost` when the table's snapshots do not lead back to `start`, `PlanUnusable` for a file that is
     not Parquet, `ConfigError` as `waybill.tables.dedup.first_sweep.find_first_sweep_start` does.
@@ -135,7 +135,10 @@ def snapshots_since(table: Table, start: TablePosition) -> list[Snapshot]:
 
 
 def backfill_of(snapshot: Snapshot) -> str | None:
-    """Return the id of the backfill that replaced rows in this snapshot of the stream's table; None: none did."""
+    """Return the id of the backfill that replaced rows in this snapshot of the stream's table.
+
+    None if there was none.
+    """
     return snapshot.summary.additional_properties.get(BACKFILL_PROPERTY) if snapshot.summary else None
 
 
@@ -150,7 +153,7 @@ def current_position(table: Table) -> TablePosition:
 
 
 def _from_last_backfill(snapshots: list[Snapshot]) -> list[Snapshot]:
-    """Leave out the snapshots before the last backfill: what they appended may not be in the table any more."""
+    """Leave out the snapshots before the last backfill: their rows may not be in the table any more."""
     replacing = [number for number, snapshot in enumerate(snapshots) if backfill_of(snapshot) is not None]
     return snapshots[replacing[-1] :] if replacing else snapshots
 
@@ -187,7 +190,7 @@ def _follows(snapshot: Snapshot, start: TablePosition) -> bool:
     """Return whether the snapshot is the successor of `start`, which has expired.
 
     Unlike Iceberg's Java library, PyIceberg removes an expired parent from its child. Then the sequence number decides;
-    it does not where the parent is known, since a snapshot of another branch can have the next number too.
+    it is not used if the parent is known, since a snapshot of another branch can have the next number too.
     """
     if snapshot.parent_snapshot_id is not None:
         return snapshot.parent_snapshot_id == start.snapshot_id

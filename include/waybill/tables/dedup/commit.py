@@ -1,11 +1,11 @@
-"""What a sweep has staged (its files in both tables, the state after it, its sorted runs), and its commit.
+"""The staged results of a sweep (files of both tables, the state after it, sorted runs), and their commit.
 
 Two tables cannot be committed together. So the first run that executed a plan records its files in an object that is
-created if absent. A rival, or a retry after a crash between the two commits, commits these files and none of its own.
+created if absent. A rival, or a retry after a crash between the two commits, commits these files instead of its own.
 
-Each commit adds rows and the swept position of the stream's table in one snapshot, as `waybill.tables.iceberg.commit`
-does it for a partition run. It is refused on top of a snapshot that is no longer the table's current one. Then the
-position is read again: still at the plan's start, another snapshot came first (a compaction), so the commit is
+Each commit adds rows and the swept position of the stream's table in one snapshot, as a partition run does
+(`waybill.tables.iceberg.commit`). It is refused on top of a snapshot that is no longer the table's current one. Then
+the position is read again: still at the plan's start, another snapshot came first (a compaction), so the commit is
 repeated; at the plan's end or beyond, a rival has committed the plan.
 """
 
@@ -109,7 +109,7 @@ class StagedSweep:
 
 
 def find_staged_sweep(store: Store, plan: SweepPlan, tables: DedupTables) -> StagedSweep | None:
-    """Return what a run has staged for a plan; None if no run has recorded its files.
+    """Return the staged sweep of a plan; None if no run has recorded its files.
 
     Raises `PlanUnusable` when a staged file does not exist any more, or when the record is of another plan;
     `DocumentTooNew` when a newer Waybill wrote the document, `DocumentDamaged` when it cannot be parsed.
@@ -164,7 +164,7 @@ def discard_staged_sweep(store: Store, tables: DedupTables, staged: StagedSweep)
 
 
 def remove_objects(store: Store, keys: Sequence[str]) -> None:
-    """Remove objects that nothing references. Errors are ignored: maintenance removes what stays."""
+    """Remove objects that nothing references. Errors are ignored: maintenance removes the remaining objects."""
 
     def remove(key: str) -> None:
         with suppress(WaybillError):
@@ -195,10 +195,10 @@ def _position_after(plan: SweepPlan) -> SweepPosition:
 def commit_duplicates(tables: DedupTables, plan: SweepPlan, staged: StagedSweep) -> CommitOutcome:
     """Add the duplicates of a sweep. The table may be behind the plan's start: not every sweep has duplicates.
 
-    Call it without duplicates too: it detects those that another plan has left beyond this plan's start, which would
-    become final with this sweep.
+    Call it without duplicates too: it detects duplicates of another plan beyond this plan's start, which would become
+    final with this sweep.
 
-    Raises `SweepHistoryLost` when there are such; `CommitConflict`, `CatalogUnavailable`.
+    Raises `SweepHistoryLost` when it finds any; `CommitConflict`, `CatalogUnavailable`.
     """
     assert staged.state.swept is not None
     table = tables.duplicates
@@ -237,7 +237,7 @@ def commit_unique(table: TableHistory, plan: SweepPlan, staged: StagedSweep) -> 
         if is_committed(table, plan):
             return CommitOutcome.ADOPTED
         added, branch = staged.unique_files, _branch_of(table, plan)
-        if any(file.spec_id != table.spec().spec_id for file in added):  # PyIceberg would write them with the new one
+        if any(file.spec_id != table.spec().spec_id for file in added):  # PyIceberg would write the new one
             raise CommitConflict(
                 f"table {'.'.join(table.name())} got another partitioning while plan {plan.key} was executed, as after "
                 f"the promotion of a generation. Run again"
@@ -248,7 +248,7 @@ def commit_unique(table: TableHistory, plan: SweepPlan, staged: StagedSweep) -> 
 
 
 def is_committed(unique: TableHistory, plan: SweepPlan) -> bool:
-    """Return whether the unique table, as it is loaded, has the plan's rows; False if it is at the plan's start.
+    """Return whether the loaded unique table has the plan's rows; False if it is at the plan's start.
 
     Raises `CommitConflict` when neither is true.
     """
@@ -259,7 +259,7 @@ def is_committed(unique: TableHistory, plan: SweepPlan) -> bool:
     if found is None or found.main == plan.main:
         if sequence == plan.start.sequence:
             return False
-        # Sweeps of one table form a sequence: each starts where the one before it ended.
+        # Sweeps of one table form a sequence: each starts where the previous one ended.
         if sequence >= plan.end.sequence:
             return True
     raise CommitConflict(
@@ -319,8 +319,8 @@ def _commits_beyond(duplicates: Table, plan: SweepPlan) -> Iterator[_DuplicatesC
 
 
 def _is_of_same_run(found: _DuplicatesCommit, properties: Mapping[str, str]) -> bool:
-    """Return whether the run with these properties committed it, and not a run of another plan with the same start."""
-    # An older Waybill left out the run when it copied the state before snapshots expired.
+    """Return whether the run with these properties made the commit, not a run of another plan with the same start."""
+    # Older versions of Waybill left out the run when they copied the state before snapshots expired.
     is_run = found.properties.get(RUN_PROPERTY) in (None, properties[RUN_PROPERTY])
     return is_run and found.properties[SWEPT_PROPERTY] == properties[SWEPT_PROPERTY]
 

@@ -1,6 +1,6 @@
 """Run the tasks of a sweep, on Spark's executors (`waybill.tables.spark.execute`) or in this process.
 
-`match_all` and `write_all` run one stage each, and remove what its tasks made if one of them fails.
+`match_all` and `write_all` run one stage each, and remove the files of its tasks if one of them fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from waybill.tables.iceberg import DedupTables, remove_files
 
 logger = logging.getLogger(__name__)
 
-_MAX_REBUILDS = 3  # of a damaged index, in one sweep
+_MAX_REBUILDS = 3  # the most rebuilds of a damaged index in one sweep
 _Result = TypeVar("_Result")
 
 
@@ -143,7 +143,10 @@ def _remove_outputs(store: Store, matched: Sequence[MatchedRange]) -> None:
 
 
 def warm_up() -> None:
-    """Compile the loops that every task uses. Starts no thread and no connection: these do not survive a fork."""
+    """Compile the loops that every task uses.
+
+    It starts no thread and no connection, since these do not survive a fork.
+    """
     hashes = hash_keys([pa.array(["a", "b", "a"])], bytes(16))
     zeros = np.zeros(3, np.int64)
     rows = Candidates(hashes.hi, hashes.lo, zeros, zeros.astype(np.int32), np.arange(3), zeros.astype(np.int32), zeros)

@@ -1,10 +1,11 @@
-"""The start of a table's first sweep, if it is asked to leave out rows that the table already has.
+"""The start of a table's first sweep, if it has to leave out rows that the table already has.
 
 `since` is compared with the commit times of snapshots, as `until` is: a snapshot that was committed before it is left
 out, with all rows that it added. Rows of later snapshots are swept, whatever their timestamps.
 
 Rows that are left out are never swept later: the plan records them, then the state in the unique table. So a later
-sweep cannot leave out more rows, nor sweep those that were left out. It is refused instead of doing it in part.
+sweep cannot leave out more rows, nor sweep those that were left out. Such a sweep is refused, instead of doing a part
+of it.
 """
 
 from __future__ import annotations
@@ -85,10 +86,10 @@ def snapshots_before(snapshots: Sequence[Snapshot], time_ms: int) -> list[Snapsh
 
 
 def find_first_sweep_start(table: Table, history: Sequence[Snapshot], since_ms: int) -> FirstSweepStart | None:
-    """Return what the first sweep leaves out of the table's snapshots (oldest first); None: nothing.
+    """Return which of the table's snapshots (oldest first) the first sweep leaves out; None: no snapshot.
 
-    Raises `ConfigError` where that is unknown: the oldest snapshot is not older than `since_ms`, but has rows of
-    snapshots that have expired.
+    Raises `ConfigError` if this is unknown: the oldest snapshot is not older than `since_ms`, but has rows of snapshots
+    that have expired.
     """
     left_out = snapshots_before(history, since_ms)
     if not left_out:
@@ -106,7 +107,7 @@ def find_first_sweep_start(table: Table, history: Sequence[Snapshot], since_ms: 
 
 
 def format_first_sweep_start(beginning: FirstSweepStart) -> str:
-    """Return a text that states what is left out."""
+    """Return a text that states which rows are left out."""
     before = format_instant(beginning.since_ms)
     return f"{beginning.rows:,} rows that were appended to the table before {before} are left out for good"
 
@@ -157,7 +158,9 @@ def check_since(
     *,
     planned: bool = False,
 ) -> None:
-    """Raise `ConfigError` if a sweep that is not the first cannot respect `since_ms`; log it if that has no effect.
+    """Raise `ConfigError` if a sweep that is not the first cannot respect `since_ms`.
+
+    Log it if `since_ms` has no effect.
 
     `beginning`: start of the first sweep. `unswept`: the snapshots after the last sweep, oldest first. `planned`: the
     first sweep is planned but not committed, so `beginning` comes from its plan.

@@ -1,10 +1,10 @@
-"""The key index derived from the unique table: caught up with the rows that it lacks, or rebuilt.
+"""Build the key index from the unique table: add the missing rows, or rebuild the index.
 
 A sweep that dies between its commit and the index manifest leaves the index behind; then only the files of the missing
 snapshots are read. Two cases need a rebuild: the table's history does not lead from the covered snapshot to the current
 one (it has expired, or the table was rolled back), or no manifest is usable. A rebuild reads all files that can have
-rows that arrived at or after the horizon. Either way the index gives the same answers as one that sweeps kept up to
-date: its entries are the rows of the unique table that have a key, and nothing else decides what it contains.
+rows that arrived at or after the horizon. In both cases the index gives the same answers as one that sweeps kept up to
+date: its entries are the rows of the unique table that have a key, and its content depends on nothing else.
 
 The work is cut into tasks of as many rows as fit into memory, in the order of arrival. Each task writes one sorted run
 for each bucket, and merges (`waybill.tables.dedup.index.merge`) reduce their number.
@@ -121,11 +121,11 @@ class _UniqueFile:
 def bring_up_to_date(
     files: IndexStore, job: BuildJob, unique: Table, *, for_each: ForEach = one_by_one, work: Work | None = None
 ) -> Manifest:
-    """Return an index of all rows in `unique`, which is refreshed first: the stored index, caught up, or a new one.
+    """Refresh `unique`, and return an index of all its rows: the stored index with the missing rows, or a new one.
 
     The returned manifest is saved and covers the table's current snapshot. Its horizon is not above the job's, nor
     above the one that the table has after the refresh. `work` runs one task wherever `for_each` runs it; by default in
-    this process. Several processes may do this at the same time: one of them saves its manifest, the others take it.
+    this process. Several processes may do this at the same time: one of them saves its manifest, and the others use it.
 
     Raises `CommitConflict` when other processes save faster than this one can, `StoreUnavailable`, `PlanUnusable` when
     a file of the unique table does not exist, `DamagedFile`.
@@ -146,13 +146,14 @@ def _build_until_saved(
     missing: ObjectMissing | None = None
     ours: Manifest | None = None
     for _ in range(_ATTEMPTS):
-        # In this order: the table then has all rows that the loaded manifest covers.
+        # Load the manifest first: then the table has all rows that the manifest covers.
         loaded = load_manifest(files, job.index, job.identity)
         with translate_catalog_errors(f"load {job.unique.name}"):
             unique.refresh()
         builder = _Builder(job, unique, for_each, work or partial(index_rows, files, unique.io, job))
         try:
-            # Sweeps continue during a rebuild: in the second attempt the rebuilt index is caught up, not started again.
+            # Sweeps continue during a rebuild: the second attempt adds the missing rows to the rebuilt index, and does
+            # not start again.
             manifest = builder.build_on(ours if from_scratch else loaded.manifest)
         except ObjectMissing as error:
             # The file's snapshot has expired since the table was loaded. The files of the current one exist.
@@ -185,7 +186,7 @@ class _Builder:
         self._end = current_position(unique)
 
     def build_on(self, manifest: Manifest | None) -> Manifest:
-        """Return `manifest` itself if it covers the table, else one with the missing rows, else a new one."""
+        """Return `manifest` itself if it covers the table, else one with the missing rows added, else a new index."""
         if manifest is None:
             return self.build_new()
         if manifest.horizon_ms > max(self._job.horizon_ms, self._current_horizon_ms()):
@@ -277,7 +278,7 @@ def _files_by_arrival(unique: Table) -> list[_UniqueFile]:
 
 
 def _packed(files: Iterable[_UniqueFile], most_rows: int) -> Iterator[tuple[str, ...]]:
-    """Pack files, in their order, into tasks of at most that many rows; a larger file is a task of its own."""
+    """Pack files, in their order, into tasks of at most that many rows; a larger file is a separate task."""
     paths: list[str] = []
     rows = 0
     for file in files:
@@ -294,7 +295,7 @@ def _packed(files: Iterable[_UniqueFile], most_rows: int) -> Iterator[tuple[str,
 
 
 def run_build_task(storage: Storage, catalog_connection: str, job: BuildJob, task: BuildTask) -> list[SortedRun]:
-    """Run one task with connections of its own, on an executor. Raises as `index_rows` does."""
+    """Run one task on an executor, with its own connections. Raises as `index_rows` does."""
     io = task_io(storage, catalog_connection, job.unique.data_location)
     with Store.of(storage) as store:
         return index_rows(store, io, job, task)

@@ -65,8 +65,8 @@ class KeyIndex:
     def add_sweep(self, staged: StagedSweep) -> Manifest | None:
         """Add the runs of a sweep that is committed, and return the saved manifest; refreshes the unique table.
 
-        Returns None where the manifest does not cover exactly the rows before the sweep: a rival has added the runs, or
-        rows are missing, or the sweep was rolled back. Then the next sweep adds what is missing from the table.
+        Returns None if the manifest does not cover exactly the rows before the sweep: a rival has added the runs, or
+        rows are missing, or the sweep was rolled back. Then the next sweep adds the missing rows from the table.
         """
         assert staged.state.swept is not None
         self.unique.refresh()
@@ -116,7 +116,8 @@ def rebuild_index(config: Config, name: str) -> Manifest | None:
 def merge_index(config: Config, name: str, services: StagingServices | None = None) -> Manifest | None:
     """Merge sorted runs of stream `name` in this process, and rebuild a damaged index; None: there is no index yet.
 
-    `services`: those to use; without them it opens and closes its own. Raises what `rebuild_index` raises.
+    `services`: the services to use; by default the function opens and closes its own. Raises what `rebuild_index`
+    raises.
     """
     with open_index(config, name, services) as opened:
         before = None if opened is None else opened[0].load()

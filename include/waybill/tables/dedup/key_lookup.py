@@ -1,4 +1,4 @@
-"""Looking up one key in the key index: where the row is that dedup kept."""
+"""Look up one key in the key index: find the row that dedup kept."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def find_kept_row(
 ) -> tuple[TopicPartition, int] | None:
     """Return the topic-partition and the offset of the row that dedup kept last of a key, in the window of the index.
 
-    `key`: the values of the key columns, as text. The index compares hashes, so look at the row. None: the index has no
-    such key, or there is no index. `services`: those to use; without them it opens and closes its own.
+    `key`: the values of the key columns, as text. The index compares hashes, so the caller must compare the key of the
+    row. None: the index has no such key, or there is no index. `services`: the services to use; by default the function
+    opens and closes its own.
 
     Raises `ConfigError` for a stream without dedup, `IndexDamaged` when a file of the index is missing or changed, or
     one of the retriable `StoreUnavailable` and `CatalogUnavailable`.

@@ -58,9 +58,9 @@ def hash_keys(columns: Sequence[pa.Array], secret: bytes) -> KeyHashes:
 def exclude_assigned_ids(hashes: KeyHashes, key_columns: Sequence[str], rows: pa.RecordBatch) -> KeyHashes:
     """Return the hashes with `present` false for rows whose id Waybill assigned: the message had no id to repeat.
 
-    Applies only where the key is the column `message_id` alone. An assigned id is `<topic>/<partition>@<offset>` of
-    the row itself; a message that carries such a text from another place keeps it as a key. `rows` must have these four
-    columns.
+    Applies only where the key is the column `message_id` alone. An assigned id is `<topic>/<partition>@<offset>` of the
+    row itself. If a message holds such a text of another row as its id, the text stays its key. `rows` must have these
+    four columns.
     """
     if list(key_columns) != ["message_id"]:
         return hashes

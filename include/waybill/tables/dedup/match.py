@@ -63,8 +63,8 @@ def find_duplicates(candidates: Candidates, earlier: EarlierRows, window_ms: int
     the latest of these rows. Two kept rows of a key cannot have the same arrival: the second would be a duplicate.
 
     The order of comparison, for the rows of a key: along each topic-partition by offset, whatever the timestamps;
-    across topic-partitions by arrival, where a row is taken to arrive not earlier than the rows of its key before it in
-    its own topic-partition; then by topic-partition.
+    across topic-partitions by arrival, where a row never counts as earlier than the previous rows of its key in its own
+    topic-partition; then by topic-partition.
 
     A key that occurs once costs about 20 ns, little more if the index has it. Only keys that occur several times in
     the batch are sorted.
@@ -94,7 +94,7 @@ def one_of_each_key(candidates: Candidates) -> Array | None:
 
 def _occurs_several_times(hi: Array) -> Array:
     """Return for each `hi` whether it occurs more than once, bool."""
-    # Sorting all of them takes five times as long as this: 0.1 s for a million.
+    # Sorting all of them would take five times as long as this loop: 0.1 s for a million.
     slots = np.zeros(1 << (4 * len(hi)).bit_length(), np.uint8)
     few = np.flatnonzero(may_repeat(hi, slots))
     few = few[np.argsort(hi[few])]
@@ -228,7 +228,7 @@ def _match_bucket(
 ) -> tuple[list[SortedRun], DuplicateList]:
     """Write the sorted runs of a bucket's kept keys; return them and the duplicates."""
     plan = job.plan
-    topic_partitions = list(job.topic_partitions)  # the lookup appends those of the index
+    topic_partitions = list(job.topic_partitions)  # the lookup appends the topic-partitions of the index
     index = BucketIndex(reads, [run for run in job.runs if run.bucket == bucket], topic_partitions)
     earlier = _earlier_rows(index, candidates, plan.horizon_ms)
     result = find_duplicates(candidates, earlier, plan.window_ms, plan.horizon_ms)
@@ -257,7 +257,7 @@ def _order_by_key(hi: Array, lo: Array) -> Array:
     """Return the indices that sort keys by (hi, lo)."""
     order = np.argsort(hi)
     by_hi = hi[order]
-    # Keys with the same `hi` are as good as never met, and a sort by both halves takes three times as long.
+    # Different keys practically never have the same `hi`, and a sort by both halves takes three times as long.
     return np.lexsort((lo, hi)) if (by_hi[1:] == by_hi[:-1]).any() else order
 
 

@@ -1,13 +1,14 @@
 """Follow a replacement of the main table's rows: rebuild the unique table and the duplicates table, then publish both.
 
-What `main` of the main table shows can change other than by appended rows: a generation is promoted, a backfill is
-promoted or undone, a person rolls the table back. Then rows that were swept are not there any more, and first arrivals
-may be others. So the next sweeps begin from scratch, on a branch of both tables (`waybill.tables.iceberg.histories`),
-with plans and a key index of their own. Consumers see the rows from before, until the branch has all that main shows.
-Then both tables are published, the unique table first.
+`main` of the main table can change in other ways than by appended rows: a generation is promoted, a backfill is
+promoted or undone, a person rolls the table back. Then rows that were swept are gone, and other rows may be the first
+with their keys. So the next sweeps begin with the first row, on a branch of both tables
+(`waybill.tables.iceberg.histories`), with separate plans and a separate key index. Consumers see the earlier rows until
+the branch has swept all rows of `main`. Then both tables are published, the unique table first.
 
-The branch of the unique table is the record of a rebuild: the next sweep that finds it continues it. It is given up for
-another one when main's rows are replaced again, and without another one when main shows what was swept before.
+The branch of the unique table is the record of a rebuild: the next sweep that finds it continues it. It is abandoned
+for another rebuild when the rows of `main` are replaced again, and without another one when `main` shows the earlier
+swept rows again.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ logger = logging.getLogger(__name__)
 
 
 def find_change(main: Table, tables: DedupTables) -> str | None:
-    """Return why the rows of `main` that `tables` were swept from are replaced; None: they are not.
+    """Return why the rows of `main` that were swept into `tables` are replaced; None: they are not.
 
-    Raises `SweepHistoryLost` when that is unknown, because snapshots that were not swept have expired; `ProgressLost`.
+    Raises `SweepHistoryLost` when this is unknown, because snapshots that were not swept have expired; `ProgressLost`.
     """
     swept = _position(tables)
     if swept is None or swept.main != str(main.metadata.table_uuid):
@@ -49,7 +50,7 @@ def find_change(main: Table, tables: DedupTables) -> str | None:
 
 
 def find_rebuild(main: Table, tables: DedupTables) -> DedupTables | None:
-    """Return the tables at the history of the rebuild that is under way; None: there is none that can continue."""
+    """Return the tables at the history of the unfinished rebuild; None: there is none that can continue."""
     for rebuild in rebuilds_of(tables.unique.metadata):
         found = tables.at(rebuild)
         if _can_continue(main, found, generation_of_rebuild(rebuild)):
@@ -58,9 +59,9 @@ def find_rebuild(main: Table, tables: DedupTables) -> DedupTables | None:
 
 
 def histories_of(tables: DedupTables, generation: int) -> Iterator[tuple[int, DedupTables]]:
-    """Yield the tables at each history that has a branch: the shown one, and those of rebuilds; with its generation.
+    """Yield the tables at each history that has a branch (the shown history and rebuilds), with its generation.
 
-    `generation`: that of the shown history, if the tables do not record it.
+    `generation`: the generation of the shown history, if the tables do not record it.
     """
     shown = shown_history(tables.unique.metadata)
     yield live_generation(tables.unique) or generation, tables.at(shown)
@@ -77,9 +78,10 @@ def reads_from(main: Table, tables: DedupTables) -> SweepPosition | None:
 
 
 def follow_main(main: Table, shown: DedupTables, on_step: OnStep) -> DedupTables:
-    """Return the tables at the history that the next sweep extends: the shown one, or that of a rebuild.
+    """Return the tables at the history that the next sweep extends: the shown history, or the history of a rebuild.
 
-    Starts a rebuild if `main` needs one, and gives up those that it does not. Ends a publication that was interrupted.
+    Starts a rebuild if `main` needs one, and abandons rebuilds that it does not need. Finishes an interrupted
+    publication.
 
     Raises `SweepHistoryLost` as `find_change` does, and when the two tables have no common history; `CommitConflict`,
     `ProgressLost`, `CatalogUnavailable`.
@@ -112,7 +114,7 @@ def follow_main(main: Table, shown: DedupTables, on_step: OnStep) -> DedupTables
 
 
 def give_up_rebuilds(tables: DedupTables, keep: str | None = None) -> None:
-    """Remove the branches of all rebuilds but `keep` from both tables."""
+    """Remove the branches of all rebuilds except `keep` from both tables."""
     # The unique table first: after that, none of them can be published.
     given_up = drop_histories(tables.unique, (keep,))
     tables.unique.refresh()
@@ -122,9 +124,9 @@ def give_up_rebuilds(tables: DedupTables, keep: str | None = None) -> None:
 
 
 def publish_if_current(main: Table, tables: DedupTables, on_step: OnStep) -> bool:
-    """Publish a rebuild that has swept all rows of `main`, as it is loaded, and return whether it did.
+    """Publish a rebuild that has swept all rows of the loaded `main`, and return whether it was published.
 
-    `main` is refreshed: if its rows were replaced meanwhile, the rebuild is not published.
+    `main` is refreshed: if its rows were replaced in the meantime, the rebuild is not published.
 
     Raises `CommitConflict`, `ProgressLost`, `CatalogUnavailable`.
     """
@@ -135,7 +137,7 @@ def publish_if_current(main: Table, tables: DedupTables, on_step: OnStep) -> boo
         return False
     try:
         unswept = snapshots_since(main, TablePosition(swept.snapshot, swept.sequence))
-    except SweepHistoryLost:  # a rival has swept more than is loaded here
+    except SweepHistoryLost:  # a rival has swept further than the tables loaded here
         return False
     if any(appends_rows(main, snapshot) for snapshot in unswept):
         return False
@@ -171,7 +173,7 @@ def _start(main: Table, shown: DedupTables) -> DedupTables:
 
 
 def _change_since(main: Table, swept: SweepPosition, generation: int | None) -> str | None:
-    """Return what replaced the rows that `main` of this live generation had at a position; None: nothing did."""
+    """Return the cause that replaced the rows of `main` at a position; None: the rows are still the same."""
     live = live_generation(main)
     if all(snapshot.snapshot_id != swept.snapshot for snapshot in ancestry(main.metadata)):
         if None not in (generation, live) and generation != live:
@@ -186,7 +188,7 @@ def _change_since(main: Table, swept: SweepPosition, generation: int | None) -> 
 
 
 def _can_continue(main: Table, found: DedupTables, generation: int) -> bool:
-    """Return whether a rebuild's rows are the present ones of `main`, as far as it has swept them."""
+    """Return whether the rows that a rebuild has swept are still rows of `main`."""
     live = live_generation(main)
     if found.unique.ref is None or found.duplicates.ref is None or live not in (None, generation):
         return False

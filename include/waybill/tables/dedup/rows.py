@@ -117,8 +117,9 @@ def arrivals_ms(
 ) -> Array:
     """Return the arrival of each row as dedup defines it: epoch ms, int64.
 
-    That is Kafka's timestamp, or the event time without one, in whole milliseconds, not later than `latest_ms` and not
-    earlier than `earliest_ms[tp]` (int64; `NO_HORIZON_MS`: no bound). If the bounds contradict, the lower one applies.
+    The arrival is Kafka's timestamp, or the event time if there is none, in whole milliseconds, not later than
+    `latest_ms` and not earlier than `earliest_ms[tp]` (int64; `NO_HORIZON_MS`: no bound). If the bounds contradict, the
+    lower one applies.
 
     Raises `ValueError` if a row has neither time.
     """

@@ -1,11 +1,11 @@
-"""The state of a stream's dedup: what is swept, how far back sweeps compare keys, and what they found.
+"""The state of a stream's dedup: the swept rows, how far back sweeps compare keys, and the duplicates.
 
-It only reads: the catalog, the index manifest, and the duplicates of the last hours. A sweep may run meanwhile; what it
-has not committed yet is not in the figures.
+It only reads: the catalog, the index manifest, and the duplicates of the last hours. A sweep may run at the same time;
+its uncommitted rows are not in the figures.
 
-`check_window` raises an alert if the window is shorter than the config promises. Sweeps continue even so: a message
-that is repeated after a longer time counts as new. The state that the last sweep committed tells how long the window
-is.
+`check_window` raises an alert if the window is shorter than the config promises. Sweeps continue nevertheless: a
+message that is repeated after a longer time counts as new. The length of the window follows from the state that the
+last sweep committed.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class DedupWindow:
 def check_window(config: Config, name: str, services: StagingServices | None = None) -> DedupWindow | None:
     """Log and return the window of stream `name`; None without dedup or before the first sweep. Only reads.
 
-    `services`: those to use; without them it opens and closes its own. Raises `WindowShrunk` if there is an alert about
-    the window, `ProgressLost`, `CatalogUnavailable`, `StoreUnavailable`.
+    `services`: the services to use; by default the function opens and closes its own. Raises `WindowShrunk` if there is
+    an alert about the window, `ProgressLost`, `CatalogUnavailable`, `StoreUnavailable`.
     """
     stream = config.stream(name)
     settings = stream.dedup
@@ -128,9 +128,9 @@ def _window_and_index(
 def window_alert(stream: str, settings: Dedup, window: DedupWindow, index: Manifest | None) -> str | None:
     """Return the text of the alert about a window; None if there is no reason for one.
 
-    A window shorter than promised is an alert only if the budget is the reason. An index below half of its budget has
-    lost no keys to it: then `dedup.window` was raised, and the window grows to it while new keys arrive. A window below
-    the floor is always an alert.
+    A window shorter than promised is an alert only if the budget is the reason. If the index is smaller than half of
+    its budget, the budget has removed no keys: then `dedup.window` was raised, and the effective window grows while new
+    keys arrive. A window below the floor is always an alert.
     """
     lost_to_budget = index is None or 2 * index.size_bytes >= settings.index_budget_bytes
     if window.is_whole or not (window.is_below_floor or lost_to_budget):
@@ -177,7 +177,7 @@ def _share_text(settings: Dedup, index: Manifest | None) -> str:
 def _needed_bytes(window: DedupWindow, index: Manifest) -> int | None:
     """Estimate the index size for the whole window from the time that each bucket's runs span; None without runs.
 
-    That time can be longer than the effective window: a bucket may have more left than the one that lost most.
+    That time can be longer than the effective window, which is that of the bucket that lost most.
     """
     first_ms: dict[int, int] = {}
     for run in index.runs:
@@ -210,7 +210,7 @@ def _span(duration_ms: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What was appended to the stream's table since the last sweep."""
+    """The rows that were appended to the stream's table since the last sweep."""
 
     snapshots: int
     """Number of snapshots that added rows."""
@@ -241,7 +241,7 @@ class KeyIndexFigures:
 
     @property
     def bytes_per_key(self) -> float | None:
-        """Return None without keys."""
+        """Return the bytes per key; None if there are no keys."""
         return self.bytes / self.keys if self.keys else None
 
 
@@ -252,7 +252,7 @@ class RebuildFigures:
     id: str | None
     """None: the next sweep starts it."""
     reason: str
-    """What replaced the rows of the stream's table."""
+    """Why the rows of the stream's table were replaced."""
     rows: int
     """Rows of the stream's table that are swept again."""
     of_rows: int
@@ -282,7 +282,7 @@ class DedupStatus:
     swept_at: datetime | None
     """Commit time of that snapshot; None: it has expired."""
     beginning: FirstSweepStart | None
-    """What the first sweep left out; None: nothing."""
+    """The rows that the first sweep left out; None: no rows."""
     behind: Backlog
     rows: int
     """Number of unique rows."""
@@ -333,7 +333,7 @@ def read_status(config: Config, name: str, last: timedelta) -> DedupStatus | Non
     if stream.dedup is None:
         return None
     with Store.of(config.storage) as store, catalog_of(config) as catalog:
-        # In this order: all snapshots that were swept are then in the stream's table as it is loaded.
+        # Load the stream's table last: then it has all swept snapshots.
         dedup_tables = load_dedup_tables(catalog, stream)
         tables = load_tables(catalog, stream)
         main = None if tables is None else tables.main.metadata

@@ -4,14 +4,13 @@
 2. Find the plan that starts there, or make one and create its object if absent.
 3. Find the files recorded for the plan, or run its tasks and record their files.
 4. Commit the duplicates, then the unique rows, each with the new position.
-5. Add the kept keys to the key index. The index is derived from the unique table: if this fails, the next sweep does
-   it.
+5. Add the kept keys to the key index. If this fails, the next sweep adds them from the unique table.
 
 If the rows of the stream's table were replaced, all of this works on a branch of the unique table and the duplicates
-table, which begins with nothing, until that is published (`waybill.tables.dedup.rebuild`).
+table, which begins empty, until the branch is published (`waybill.tables.dedup.rebuild`).
 
-A run that fails at any step has no lasting effect but its plan and its record: the next run starts at step 1 and finds
-them. Steps 2 to 4 are those of `waybill.tables.staging.driver`.
+A run that fails at any step leaves only its plan and its record: the next run starts at step 1 and finds them. Steps 2
+to 4 are those of `waybill.tables.staging.driver`.
 
 Between the two commits the duplicates table is ahead of the unique table. So readers take duplicates into account only
 up to the position of the unique table.
@@ -99,12 +98,13 @@ def run_sweep(
     slots: int = 1,
     services: StagingServices | None = None,
 ) -> SweepReport:
-    """Sweep what was appended to the table of stream `name` since the last sweep: keep each key once per window.
+    """Sweep the rows appended to the table of stream `name` since the last sweep: keep each key once per window.
 
-    `execute` runs the tasks, on Spark or in this process, `slots` of them at a time. `since`: the first sweep leaves
-    out for good what was committed before it (`waybill.tables.dedup.first_sweep`). `until`: a plan that this run makes
-    ends with what was committed by then. `rebuild_index`: rebuild the key index first. `merge_index`: merge small
-    sorted runs of it afterwards. `services`: those to use; without them the sweep opens and closes its own.
+    `execute` runs the tasks, on Spark or in this process, `slots` of them at a time. `since`: the first sweep
+    permanently leaves out rows that were committed before this time (`waybill.tables.dedup.first_sweep`). `until`: a
+    plan that this run makes ends with the rows that were committed by this time. `rebuild_index`: rebuild the key index
+    first. `merge_index`: merge small sorted runs of it afterwards. `services`: those to use; by default the sweep opens
+    and closes its own.
 
     Raises `SweepHistoryLost`, `ProgressLost`, `PlanUnusable`, `DamagedFile`, `SweepUnsound`, `CommitConflict`,
     `ConfigError`, or one of the retriable `StoreUnavailable` and `CatalogUnavailable`. After any of these, a later run
@@ -131,7 +131,9 @@ def run_all_sweeps(
     slots: int = 1,
     services: StagingServices | None = None,
 ) -> Iterator[SweepReport]:
-    """Yield the reports of `run_sweep`, repeated until nothing is left: one plan may be bounded or an earlier run's.
+    """Yield the reports of `run_sweep`, repeated until no rows are left.
+
+    A plan may be limited in size, or made by an earlier run.
 
     Raises what `run_sweep` raises, and `ConfigError` for a range that `waybill.tables.dedup.first_sweep.check_range`
     refuses.
@@ -160,7 +162,7 @@ class _Services:
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What the caller asks for."""
+    """The options of the caller."""
 
     since: datetime | None
     until: datetime | None
@@ -299,7 +301,7 @@ class _Sweep:
     def _check_history(self, plan: SweepPlan) -> None:
         """Raise `PlanUnusable` if the table's history does not contain the range of a plan that was found.
 
-        If the table's rows were replaced, raises `CommitConflict`: the next sweep follows that.
+        If the table's rows were replaced, raises `CommitConflict`: the next sweep follows the replacement.
         """
         main = self._main
         is_in_history = any(snapshot.snapshot_id == plan.end.snapshot_id for snapshot in ancestry(main.metadata))
@@ -409,27 +411,27 @@ class _Sweep:
         return commit_unique(self._dedup.unique, plan, staged)
 
     def publish_rebuild(self) -> None:
-        """If the sweep is a part of a rebuild that has come to the end of the table, let consumers see it."""
+        """If the sweep belongs to a rebuild that has reached the end of the table, publish the rebuild."""
         if self._rebuild is not None:
             self._published = publish_if_current(self._main, self._dedup, self._runtime.on_step)
 
     # --- key index ---
 
     def rebuild_index(self) -> None:
-        """Rebuild the key index by the present config, where there is nothing to sweep."""
+        """Rebuild the key index with the present config, if there is nothing to sweep."""
         settings = self._services.settings
         index = self._key_index(IndexIdentity.of_table(self._dedup.unique, settings.key, settings.buckets))
         index.bring_up_to_date(self._state.horizon_ms, rebuild=True, for_each=self._runtime.execute.for_each)
 
     def extend_index(self, plan: SweepPlan, staged: StagedSweep) -> None:
-        """Add the keys that the sweep kept. If that fails, the next sweep does it, from the unique table."""
+        """Add the keys that the sweep kept. If this fails, the next sweep adds them from the unique table."""
         try:
             self._extended_index = self._key_index(self._identity_of(plan)).add_sweep(staged)
         except (WaybillError, OSError) as error:
             logger.warning("%s: the key index stays behind, the next sweep catches up: %s", self.label, error)
 
     def merge_index(self, plan: SweepPlan, staged: StagedSweep) -> None:
-        """Merge small sorted runs. If that fails, the merge after the next sweep does it."""
+        """Merge small sorted runs. If this fails, the merge after the next sweep merges them."""
         try:
             self._extended_index = self._key_index(self._identity_of(plan)).merge(staged.state)
         except (WaybillError, OSError) as error:
@@ -438,13 +440,13 @@ class _Sweep:
     def _index_before(self, plan: SweepPlan, *, rebuild: bool) -> Manifest:
         """Return the key index of all rows before the plan's.
 
-        Raises `NothingToCommit` if a rival has committed the plan: then the index has the plan's rows, and each of them
-        would be found to repeat itself.
+        Raises `NothingToCommit` if a rival has committed the plan: then the index has the plan's rows, and each of
+        these rows would seem to be a duplicate of itself.
         """
         index = self._key_index(self._identity_of(plan))
         for_each = self._runtime.execute.for_each
         manifest = index.bring_up_to_date(self._state.horizon_ms, rebuild=rebuild, for_each=for_each)
-        if is_committed(self._dedup.unique, plan):  # the table as it was refreshed to build the index
+        if is_committed(self._dedup.unique, plan):  # the table after its refresh for the index
             logger.info("%s: another run has committed plan %s", self.label, plan.id)
             raise NothingToCommit(RunOutcome.ADOPTED)
         return manifest

@@ -1,8 +1,8 @@
-"""The plan of a sweep: the files it reads, and the window, watermarks and horizon that decide what is a duplicate.
+"""The plan of a sweep: the files to read, and the window, watermarks and horizon that decide which rows are duplicates.
 
 The plan is an object in S3, named by the position that the table was swept to before, and created if absent. So a
 rival, or a retry after a crash, finds it and gets the same result, even if the table has grown or the config has
-changed meanwhile.
+changed since then.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SweepPlan(Stored):
     stream: str
     generation: int
     created_at: datetime
-    """No row counts as arrived later."""
+    """The latest arrival of any row: later arrivals count as this time."""
     main: str
     """UUID of the swept table."""
     start: Annotated[TablePosition, _POSITION]
@@ -64,19 +64,19 @@ class SweepPlan(Stored):
     topic_partitions: Annotated[tuple[TopicPartition, ...], _TOPIC_PARTITIONS]
     """Sorted: those in the table's progress and in the watermarks."""
     watermarks: Annotated[Watermarks, As("", offsets_of_json, offsets_to_json)]
-    """The state after the sweep before."""
+    """The watermarks after the previous sweep."""
     window_ms: int
     horizon_ms: Annotated[int, _HORIZON]
-    """Kept rows that arrived before it are not compared; `NO_HORIZON_MS`: all are."""
+    """Kept rows that arrived before it are not compared; `NO_HORIZON_MS`: all rows are compared."""
     key_columns: tuple[str, ...]
     source: str | None
     buckets: int
     beginning: Annotated[FirstSweepStart | None, _BEGINNING] = None
-    """What the first sweep left out, or leaves out if this is the first."""
+    """The rows that the first sweep leaves out, which may be this sweep."""
     rebuild: Annotated[str | None, As(is_left_out=True)] = None
     """The rebuild whose history the plan extends; None: the history with which the unique table began.
 
-    It is not written then, so that the digest of such a plan is that of an earlier Waybill."""
+    None is not written, so that such a plan has the same digest as in earlier versions of Waybill."""
 
     @property
     def id(self) -> str:
@@ -100,7 +100,7 @@ class SweepPlan(Stored):
 
     @property
     def digest(self) -> str:
-        """Return a hash of the whole plan, which differs for another plan with the same name."""
+        """Return a hash of the whole plan, which distinguishes plans with the same name."""
         return hashlib.sha256(self.to_json()).hexdigest()
 
 
@@ -112,8 +112,8 @@ def epoch_ms(time: datetime) -> int:
 def earliest_arrival_ms(watermarks: Watermarks, tp: TopicPartition, window_ms: int) -> int:
     """Return the time before which no row of the topic-partition counts as arrived, epoch ms; `NO_HORIZON_MS`: none.
 
-    That is its own watermark; if it had no rows for longer than a window, a window before the newest watermark. A new
-    topic-partition gets the oldest watermark, so that the index need not reach back further for it.
+    This time is its own watermark, or one window before the newest watermark if it had no rows for longer than a
+    window. A new topic-partition gets the oldest watermark, so that the index need not reach back further for it.
     """
     if not watermarks:
         return NO_HORIZON_MS
@@ -122,7 +122,7 @@ def earliest_arrival_ms(watermarks: Watermarks, tp: TopicPartition, window_ms: i
 
 
 def horizon_after(watermarks: Watermarks, window_ms: int) -> int:
-    """Return the horizon that watermarks allow, epoch ms: no row that still arrives can repeat one from before it."""
+    """Return the horizon that watermarks allow, epoch ms: no later row can be a duplicate of a row before it."""
     if not watermarks:
         return NO_HORIZON_MS
     return min(earliest_arrival_ms(watermarks, tp, window_ms) for tp in watermarks) - window_ms

@@ -32,13 +32,13 @@ class SweepReport:
     outcome: RunOutcome
     plan: str | None
     resumed: bool
-    """The plan was made by an earlier run or a rival, so the table may have grown since."""
+    """Whether an earlier run or a rival made the plan, so that the table may have grown since then."""
     more: bool
-    """The plan leaves appended files to the next sweep, because of `dedup.run_bytes`."""
+    """Whether the plan leaves appended files to the next sweep, because of `dedup.run_bytes`."""
     start: int
-    """Sequence number through which the stream's table was swept before."""
+    """Sequence number up to which the stream's table was swept before."""
     end: int
-    """Sequence number through which it is swept now."""
+    """Sequence number up to which the stream's table is swept now."""
     end_snapshot: int | None
     """Snapshot id of `end`; None: nothing was swept yet."""
     files_swept: int
@@ -60,11 +60,11 @@ class SweepReport:
     """Rows that arrived before it are no longer compared, epoch ms; None: there is no horizon yet."""
     index_keys: int | None
     index_bytes: int | None
-    """Entries and size of the key index after the sweep; None: it is behind, and the next sweep catches up."""
+    """Entries and size of the key index after the sweep; None: the index lacks rows, which the next sweep adds."""
     index_read_bytes: int | None
     """Bytes read of the key index; None: another run read it."""
     left_out: int | None
-    """Rows that the first sweep was asked to leave out for good; None: none."""
+    """Rows that the first sweep permanently left out; None: no rows."""
     complete_since_ms: int | None
     """Time from which all appended rows are swept, epoch ms; None: from the table's beginning."""
     seconds: dict[str, float]
@@ -76,11 +76,11 @@ class SweepReport:
     peak_memory_bytes: int
     """Largest resident size of an executor's worker process; 0 if this run executed no task."""
     alert: str | None
-    """Set when the sweep compares keys less far back than the config promises; None also if the index is behind."""
+    """Set when the sweep compares keys less far back than the config promises; None also if the index lacks rows."""
     rebuild: str | None = None
     """The rebuild of the unique table that the sweep is a part of, if any: consumers do not see its rows yet."""
     published: bool = False
-    """The sweep has ended the rebuild: consumers see its rows now."""
+    """Whether the sweep has finished the rebuild: consumers see its rows now."""
 
     @classmethod
     def of(

@@ -31,7 +31,7 @@ _MAX_HASH_RANGES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """Some row groups of a file: share number `part` of `parts` equal ones."""
+    """Some row groups of a file: part number `part` of `parts` equal parts."""
 
     file: int
     """Position in the plan's list of files."""
@@ -53,7 +53,7 @@ class SweepJob:
 
     plan: SweepPlan
     topic_partitions: tuple[TopicPartition, ...]
-    """Sorted: those of the plan, and others that the rows turned out to have."""
+    """Sorted: the topic-partitions of the plan, and others that were found in the rows."""
     storage: Storage
     catalog_connection: str
     main: TableLayout
@@ -86,7 +86,7 @@ class SweepJob:
 
 
 def count_hash_ranges(records: int, memory_bytes: int, slots: int) -> int:
-    """Return the number of hash ranges for so many rows: each fits into memory, and no executor slot is idle."""
+    """Return the number of hash ranges, so that each range fits into memory, and no executor slot is idle."""
     needed = -(-records * CANDIDATE_BYTES // memory_bytes)
     return min(1 << (max(needed, slots, 1) - 1).bit_length(), _MAX_HASH_RANGES)
 
@@ -94,7 +94,7 @@ def count_hash_ranges(records: int, memory_bytes: int, slots: int) -> int:
 def cut_tasks(files: Sequence[AppendedFile], task_bytes: int, slots: int) -> tuple[SweepTask, ...]:
     """Cut the files, in their order, into tasks of about `task_bytes`; a larger file is cut at row groups.
 
-    If that gives fewer tasks than there are executor `slots`, tasks are smaller, but not below `LEAST_TASK_BYTES`.
+    If there are fewer tasks than executor `slots`, tasks are smaller, but not below `LEAST_TASK_BYTES`.
     """
     total = sum(file.size_bytes for file in files)
     count = max(-(-total // task_bytes), min(slots, total // LEAST_TASK_BYTES), 1)
@@ -104,7 +104,7 @@ def cut_tasks(files: Sequence[AppendedFile], task_bytes: int, slots: int) -> tup
         parts = max(1, round(file.size_bytes * count / total)) if total else 1
         size = file.size_bytes / parts
         for part in range(parts):
-            # The middle of the part decides. It is below the total, except for a last file that is empty.
+            # The position of the middle of the part decides. It is below the total, unless the last file is empty.
             task = min(int((before + size / 2) * count / total), count - 1) if total else 0
             tasks.setdefault(task, []).append(FilePart(number, part, parts))
             before += size
@@ -144,7 +144,7 @@ class MatchedRange:
     index_read_bytes: int
     """Bytes read of the index."""
     scanned: tuple[ScannedFiles, ...]
-    """Figures of the scanning tasks that sent theirs to this range."""
+    """Figures of the scanning tasks that sent their figures to this range."""
     usage: TaskUsage
 
     @property

@@ -1,4 +1,4 @@
-"""Load a stream's table by its name, also if an earlier Waybill created it under a name with a generation.
+"""Load a stream's table by its name, also if an earlier version of Waybill created it with a generation in the name.
 
 Until all generations of a stream shared one table, generation 1 of `analytics.flights` was `analytics.flights_g1`. The
 catalog renames such a table: its uuid, its data files and its history stay, and so do the plans and the key index that
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def find_table(catalog: Catalog, name: str, generation: int) -> Table | None:
-    """Return the table `name`, or the one that an earlier Waybill created for the generation; None without either."""
+    """Return the table `name`, or the generation's table of an earlier version of Waybill; None if there is neither."""
     for each in (name, name_with_generation(name, generation)):
         try:
             return catalog.load_table(each)
@@ -30,7 +30,7 @@ def find_table(catalog: Catalog, name: str, generation: int) -> Table | None:
 
 
 def adopt_table(catalog: Catalog, name: str, generation: int) -> Table | None:
-    """Return the table `name`; rename the one that an earlier Waybill created first. None if there is neither.
+    """Return the table `name`; rename a table of an earlier version of Waybill to it. None if there is neither.
 
     Several processes may call this at the same time. Raises `ConfigError` if the catalog cannot rename tables.
     """

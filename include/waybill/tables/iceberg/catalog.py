@@ -89,15 +89,15 @@ NO_ANSWER = (
     TooManyRequestsError,
     CommitStateUnknownException,
 )
-"""What PyIceberg raises when the catalog's database or REST server does not answer, or answers with an error of its own
+"""PyIceberg's exceptions when the catalog's database or REST server does not answer, or answers with a server error
 (429, 5xx). After a commit, the outcome is then unknown: a proxy may answer 504 although the catalog has committed."""
 
 
 @contextlib.contextmanager
 def translate_catalog_errors(operation: str) -> Iterator[None]:
-    """Raise `CatalogUnavailable` instead of the errors for a catalog that is locked, unreachable or out of order.
+    """Raise `CatalogUnavailable` instead of the errors for a catalog that is locked, unreachable or failing.
 
-    Raises `ConfigError` instead of those of a REST catalog that refuses the credentials. `operation` describes the
+    Raises `ConfigError` instead of the errors of a REST catalog that refuses the credentials. `operation` describes the
     block in the error message.
     """
     try:

@@ -151,7 +151,7 @@ def _try_update(table: Table, changes: _Changes, name: str) -> bool:
         logger.info("%s: the change of its columns was refused, reading the table again: %s", name, refused)
         return False
     except (CommitStateUnknownException, OperationalError) as error:
-        # The catalog may have made the change all the same: the next attempt refreshes the table and finds out.
+        # The catalog may have made the change nevertheless: the next attempt refreshes the table and checks.
         logger.warning("%s: the outcome of a change of its columns is unknown, reading it again: %s", name, error)
         return False
     logger.info("%s: changed its columns: %s", name, changes)

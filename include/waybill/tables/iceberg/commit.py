@@ -2,7 +2,7 @@
 
 Every commit is made on top of the snapshot that was loaded. If the table has moved on since, the catalog refuses the
 commit, and the caller's attempt reads the table again and decides whether anything is left to commit.
-`waybill.tables.iceberg.publish` does so for the runs that write to a branch first.
+`waybill.tables.iceberg.publish` uses this for runs that write to a branch first.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def commit_snapshot(
 ) -> bool:
     """Commit a snapshot with these properties that adds and removes data files, and return whether it is committed.
 
-    The snapshot becomes the head of `branch`. Files in `removed` must belong to that branch as `table` is loaded.
+    The snapshot becomes the head of `branch`. Files in `removed` must belong to that branch in the loaded `table`.
     Returns False as `commit_transaction` does.
     """
     removed = list(removed)
@@ -119,14 +119,14 @@ def stage_snapshot(
 def assert_head(refs: ManageSnapshots, branch: str, head: Snapshot) -> None:
     """Let the commit fail unless `head` is still the head of the branch.
 
-    A reference that is set to where it is changes nothing. PyIceberg keeps only the first assertion about a reference
-    in a transaction, so this must come first.
+    A reference that is set to its present snapshot changes nothing. PyIceberg keeps only the first assertion about a
+    reference in a transaction, so this must come first.
     """
     refs.create_branch(head.snapshot_id, branch)
 
 
 def ensure_first_snapshot(table: Table) -> bool:
-    """Return whether `main` of the table, as it is loaded, has a snapshot. Else try to commit an empty one.
+    """Return whether `main` of the loaded table has a snapshot. If not, try to commit an empty one.
 
     PyIceberg writes the first snapshot of a table to `main` only. So an attempt that is to write to a branch of a new
     table calls this first, and gives up if it returns False: the next attempt finds the snapshot.
@@ -138,7 +138,7 @@ def ensure_first_snapshot(table: Table) -> bool:
 
 
 def ensure_property(table: Table, name: str, value: str) -> None:
-    """Ensure that the table has a property. A value that it has already stays.
+    """Ensure that the table has a property. An existing value is kept.
 
     Raises `CommitConflict` when every attempt was refused, `CatalogUnavailable` when the catalog does not answer.
     """
@@ -169,7 +169,7 @@ def commit_transaction(table: Table, stage: Callable[[Transaction], object]) -> 
         logger.info("%s: the commit was refused, reading the table again: %s", ".".join(table.name()), refused)
         return False
     except (*NO_ANSWER, CatalogUnavailable) as error:
-        # The catalog may have committed it all the same. The caller finds out when it refreshes the table.
+        # The catalog may have committed it nevertheless. The caller checks this when it refreshes the table.
         name = ".".join(table.name())
         logger.warning("%s: the outcome of the commit is unknown, reading the table again: %s", name, error)
         return False

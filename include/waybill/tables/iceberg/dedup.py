@@ -124,7 +124,7 @@ class DedupTables:
     duplicates: TableHistory
 
     def at(self, history: str | None) -> DedupTables:
-        """Return the tables as they are loaded, at another history."""
+        """Return the loaded tables at another history."""
         return DedupTables(TableHistory(self.unique, history), TableHistory(self.duplicates, history))
 
 
@@ -206,7 +206,7 @@ def ensure_dedup_tables(catalog: Catalog, stream: Stream, main: Table) -> DedupT
             _DUPLICATES_SPEC,
             _DUPLICATES_ORDER,
         )
-    # Before anything of a table that does not fit is changed.
+    # Check this before a table that does not fit is changed.
     check_table(unique, Schema(*TABLE_SCHEMA.fields, _arrived_at_field(TABLE_SCHEMA)), unique.spec())
     check_table(duplicates, DUPLICATES_SCHEMA, _DUPLICATES_SPEC)
     for table in (duplicates, unique):
@@ -249,7 +249,7 @@ def _at_the_same_history(unique: Table, duplicates: Table) -> DedupTables:
 
 
 def _spec_of_stream(main: Table, stream: Stream) -> PartitionSpec:
-    """Return the partitioning of the stream's generation in `main`, where another generation's may be the present one.
+    """Return the partitioning of the stream's generation in `main`, whose present one may be another generation's.
 
     If `main` never had it, return the present one.
     """

@@ -1,7 +1,7 @@
 """Read, write and remove the files of Iceberg tables on S3, with the S3 connection's keys, role and encryption.
 
-`TableIO` is PyIceberg's file IO for Waybill's tables. It uses Arrow's S3 client except where that client lacks a
-feature, and botocore there:
+`TableIO` is PyIceberg's file IO for Waybill's tables. It uses Arrow's S3 client, and botocore for the features that
+Arrow's client lacks:
 
 - Arrow cannot assume a role with an external id. So botocore provides the temporary keys, and `TableIO` makes a new
   Arrow client when they change.
@@ -38,7 +38,7 @@ from waybill.tables.iceberg.metered_file import MeteredFile
 logger = logging.getLogger(__name__)
 
 _ENDPOINT = "waybill.s3"
-"""The property that holds the S3 connection as JSON, if `TableIO` needs more of it than PyIceberg's properties."""
+"""The property that holds the S3 connection as JSON, if PyIceberg's properties cannot express it."""
 _KEYS = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
 
 _PART_BYTES = 16 << 20
@@ -111,7 +111,7 @@ def remove_files(io: FileIO, locations: Iterable[str]) -> None:
     if isinstance(io, TableIO):
         try:
             left = io.delete_together(left)
-        except Exception as error:  # no keys, or no answer from S3: removing file by file would fail as well
+        except Exception as error:  # no keys, or no answer from S3: removing the files one by one would fail as well
             logger.warning("files that were not removed and are orphans now: %d: %s", len(left), error)
             return
     with ThreadPoolExecutor(_REMOVAL_THREADS) as pool:
@@ -242,7 +242,8 @@ class S3Removal:
     def like(cls, fs: FileSystem, bucket: str) -> S3Removal | None:
         """Return a removal with the settings of `fs`, or None.
 
-        None if `fs` is no S3 client, or has a setting that is not carried over: anonymous access, a role, a proxy.
+        None if `fs` is not an S3 client, or has a setting that is not supported here: anonymous access, a role, a
+        proxy.
         """
         if not isinstance(fs, S3FileSystem):
             return None

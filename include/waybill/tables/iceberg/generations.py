@@ -1,7 +1,7 @@
-"""Make another generation of a stream live: what `main` shows, and what the table property names, change in one commit.
+"""Make another generation of a stream live: `main` and the table property with its generation change in one commit.
 
-The generation that was live continues on a branch of its own, with its progress. So making it live again is the same
-step in the other direction, and shows everything that its runs have published meanwhile.
+The generation that was live continues on its own branch, with its progress. So the same step can make it live again,
+with everything that its runs have published since then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from waybill.tables.iceberg.state import LIVE_GENERATION_PROPERTY
 
 
 def live_generation(table: Table) -> int | None:
-    """Return the generation whose rows `main` shows; None for a table of an earlier Waybill that no run has adopted."""
+    """Return the generation whose rows `main` shows; None for an earlier version's table that no run has adopted."""
     text = table.metadata.properties.get(LIVE_GENERATION_PROPERTY)
     return None if text is None else int(text)
 
@@ -36,7 +36,7 @@ def make_live(table: Table, generation: int, check: Callable[[], None] = lambda:
     """Ensure that `main` shows a generation, and return whether that changed anything.
 
     A generation without a branch has no rows in this table: then `main` becomes empty. `check` is called before each
-    attempt that would change something; it raises if that must not happen any more.
+    attempt that would change something; it raises if the change is not allowed any more.
 
     Raises `CommitConflict` when every attempt was refused, `CatalogUnavailable` when the catalog does not answer.
     """

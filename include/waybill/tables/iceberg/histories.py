@@ -1,11 +1,11 @@
-"""The histories of the unique table and the duplicates table: the one that consumers see, and those of rebuilds.
+"""The histories of the unique table and the duplicates table: one that consumers see, and one for each rebuild.
 
 When the rows of the main table were replaced, sweeps rebuild both tables from its present rows: on a branch
 `rebuild_<id>` of each, which begins without a parent. At the end, `main` of both tables moves to the branch. A
-*history* is what a rebuild made, and what sweeps added to it since; the tables begin with a history without a name.
-Every snapshot that a sweep commits names its history, so it is known which one `main` shows.
+*history* consists of the snapshots that a rebuild made, and those that sweeps added later; the tables begin with a
+history without a name. Every snapshot that a sweep commits names its history, so it is known which one `main` shows.
 
-`TableHistory` is a table of which only one history is seen, wherever that is at the moment. It lets sweeps, the key
+`TableHistory` is a view of a table that shows only one history, on whichever branch it is. With it, sweeps, the key
 index and readers work on a rebuild as they do on `main`.
 """
 
@@ -44,7 +44,7 @@ class TableHistory(Table):
     """A table whose current snapshot is the newest one of a history, also after a refresh or a commit."""
 
     def __init__(self, table: Table, history: str | None) -> None:
-        """See `table` at `history`: the id of a rebuild; None: the history with which the table began."""
+        """Show `table` at `history`: the id of a rebuild; None: the history with which the table began."""
         self.history_id = history
         super().__init__(table.name(), table.metadata, table.metadata_location, table.io, table.catalog, table.config)
 
@@ -84,7 +84,8 @@ def rebuilds_of(metadata: TableMetadata) -> list[str]:
 def new_rebuild(generation: int) -> str:
     """Return the id of a new rebuild of the rows of a generation.
 
-    It is random: what is left of an abandoned rebuild must not meet another one, even if the same is promoted again.
+    It is random: the remains of an abandoned rebuild must not be mixed with another one, even if the same generation is
+    promoted again.
     """
     return f"{generation}_{uuid.uuid4().hex[:16]}"
 
@@ -146,6 +147,6 @@ def publish_history(table: TableHistory) -> CommitOutcome:
 
 
 def drop_histories(table: Table, keep: Sequence[str | None] = ()) -> list[str]:
-    """Remove the branches of all rebuilds but those to `keep`, and return the ids of those that were removed."""
+    """Remove the branches of all rebuilds except `keep`, and return the ids of the removed ones."""
     found = [rebuild for rebuild in rebuilds_of(table.metadata) if rebuild not in keep]
     return [rebuild for rebuild in found if drop_branch(table, rebuild_ref(rebuild))]

@@ -1,9 +1,9 @@
 """A file of a table on S3, read and written by Arrow's client, whose requests are counted.
 
-Arrow does not show its requests, so they follow from what its client does (Arrow 26, checked against an access log by
-`tests/integration/test_cost.py`). Opening a file is a HeadObject, and a file of metadata is then read whole by one
-GetObject. A file that is written is one PutObject, or a multipart upload with parts of 10 MiB. Of a Parquet file that
-is read, one GetObject is counted here, for the footer; who reads columns counts them
+Arrow does not show its requests, so they are derived from the known behaviour of its client (Arrow 26, checked against
+an access log by `tests/integration/test_cost.py`). Opening a file is a HeadObject, and a file of metadata is then read
+whole by one GetObject. A file that is written is one PutObject, or a multipart upload with parts of 10 MiB. For a
+Parquet file that is read, one GetObject is counted here, for the footer; the reader of the columns counts the others
 (`waybill.tables.staging.file_reader`). A request that Arrow repeats is counted once.
 """
 
@@ -32,7 +32,7 @@ class MeteredFile(PyArrowFile):
         meter.count_request("HeadObject", account=self._account)
         try:
             return super()._file_info()
-        except FileNotFoundError:  # then Arrow has also looked for a folder of this name
+        except FileNotFoundError:  # then Arrow has also requested a folder of this name
             meter.count_request("ListObjectsV2", account=self._account)
             raise
 

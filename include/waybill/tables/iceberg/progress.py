@@ -1,4 +1,4 @@
-"""Progress and watermarks: how far a table has come, as properties of its snapshots.
+"""Progress and watermarks: the archived offsets that a table has, as properties of its snapshots.
 
 Progress is the offset of each topic-partition up to which the chain has been turned into rows. A snapshot that adds
 rows also records the new progress, so rows and progress are committed together or not at all
@@ -8,7 +8,7 @@ run reads the same offsets from the archive again.
 A watermark is the newest Kafka timestamp among the rows of a topic-partition. The watermarks show when an hour will
 get no more rows except late ones. Each snapshot that moves the progress records the watermarks of the whole history,
 so the newest snapshot with the property is enough to read them. Correctness never depends on watermarks: with Kafka's
-`CreateTime` they are the claims of producers.
+`CreateTime`, producers choose them freely.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BLOCKED = Document(name=BLOCKED_PARTITIONS_PROPERTY)
 _WATERMARKS = Document()
 
 Progress = Mapping[TopicPartition, int]
-"""The next offset of each topic-partition. A topic-partition whose first offset is still to come is missing."""
+"""The next offset of each topic-partition. A topic-partition without any partitioned offset is missing."""
 
 Watermarks = Mapping[TopicPartition, int]
 """Epoch milliseconds. A topic-partition is missing until one of its messages has a Kafka timestamp."""
@@ -56,7 +56,7 @@ class BlockedPartitions:
     offsets: Progress
     """The offset at which an archive fault blocks each topic-partition."""
     attempt: int
-    """How many commits in a row have moved no progress. It is part of the next plan's name, which must be new."""
+    """How many commits in a row did not advance the progress. It is part of the next plan's name, which must be new."""
 
 
 def read_progress(metadata: TableMetadata, name: str) -> Progress:

@@ -4,10 +4,10 @@ A plan's files and its progress are in one snapshot. The run that executes the p
 of its own. After the audit, `publish` moves the *target*, which is `main` for the live generation, to that snapshot by
 compare-and-swap. Until then, readers of the target see neither rows nor progress of the plan.
 
-The target may move meanwhile: a compaction, a deletion, a retry of the quarantine, a person's rollback. PyIceberg
-checks no ancestry, so a branch that is published as it is would silently undo these. So both functions compare the
-parent of the branch's snapshot with the head of the target, and build the branch again on top of the target if they
-differ. The files stay the same ones, and so does what the audit found in them.
+The target may move in the meantime: a compaction, a deletion, a retry of the quarantine, a person's rollback. PyIceberg
+checks no ancestry, so publishing the branch unchanged would silently undo these. So both functions compare the parent
+of the branch's snapshot with the head of the target, and build the branch again on top of the target if they differ.
+The files stay the same, so the result of the audit is still valid.
 
 Every change asserts the head of the target that was read. So a process that was frozen, and wakes up after the plan was
 published, cannot leave a branch behind.
@@ -55,10 +55,10 @@ class Commit:
     properties: Mapping[str, str]
     """Further properties of the new snapshot."""
     target: str = MAIN_BRANCH
-    """The branch that readers see, or the one of a generation that is not live."""
+    """The branch that readers see, or the branch of a generation that is not live."""
     must_be_at_start: bool = True
-    """False: the target's progress may also be older than `start`, as that of the quarantine is when earlier plans had
-    no rows for it."""
+    """False: the target's progress may also be older than `start`, as in the quarantine when earlier plans had no rows
+    for it."""
 
 
 def target_of(metadata: TableMetadata, generation: int) -> str:
@@ -81,7 +81,7 @@ def head_of(metadata: TableMetadata, branch: str) -> Snapshot | None:
 def stage_on_branch(table: Table, commit: Commit) -> Snapshot | None:
     """Ensure that the branch holds the files and the progress on top of the target, and return its snapshot.
 
-    Returns None if the target has them already.
+    Returns None if the target already has both.
 
     Raises `CommitConflict` when the target's progress is at neither start nor end, or when every attempt was refused;
     `CatalogUnavailable` when the catalog does not answer.
@@ -154,7 +154,7 @@ def _is_published(table: Table, commit: Commit) -> bool:
     progress = read_progress(metadata_at(table.metadata, commit.target), name)
     if progress == commit.start:
         return False
-    # Plans of one stream follow each other: each starts where the one before it ends. So a table at the plan's end or
+    # Plans of one stream follow each other: each starts where the previous one ends. So a table at the plan's end or
     # beyond has the plan's rows.
     if all(progress.get(tp, -1) >= end for tp, end in commit.end.items()):
         return True
@@ -168,7 +168,7 @@ def _is_published(table: Table, commit: Commit) -> bool:
 
 
 def _stage(table: Table, commit: Commit) -> Snapshot | None:
-    """Return the branch's snapshot on top of the target as `table` is loaded; None if the catalog refused it."""
+    """Return the branch's snapshot on top of the target in the loaded `table`; None if the catalog refused it."""
     if not ensure_first_snapshot(table):
         return None
     head = head_of(table.metadata, commit.target)

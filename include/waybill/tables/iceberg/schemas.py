@@ -197,7 +197,7 @@ def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
             ensure_property(main, layout_property(stream.generation), file_layout_text(stream))
         check_file_layout(main, stream)
     else:
-        check_table(main, TABLE_SCHEMA, main.spec())  # before anything of a table that does not fit is changed
+        check_table(main, TABLE_SCHEMA, main.spec())  # check this before a table that does not fit is changed
         evolve_columns(main, stream.columns)
         spec = partition_spec(stream.partition_by, main.schema())  # with the field ids of the table
         ensure_spec(main, spec, may_be_new=not is_live(main.metadata, stream.generation))
@@ -208,12 +208,12 @@ def ensure_tables(catalog: Catalog, stream: Stream) -> StreamTables:
 def load_tables(catalog: Catalog, stream: Stream) -> StreamTables | None:
     """Return the tables of a stream, or None before its first partition run.
 
-    The current snapshot of each is that of the stream's generation: of `main` if it is live, else of its branch. A
-    `refresh` of a table returns to `main`.
+    The current snapshot of each table is that of the stream's generation: on `main` if it is live, else on its branch.
+    A `refresh` of a table returns to `main`.
 
     The two loaded versions are consistent with each other, whichever commits come in between. A partition run commits
-    the quarantine first, and the main table is loaded first: so no loaded row of the main table is missing its
-    counterpart. A retry of the quarantine commits in the opposite order, so its number is compared, and both tables
+    the quarantine first, and the main table is loaded first: so no loaded state of the main table lacks its state of
+    the quarantine. A retry of the quarantine commits in the opposite order, so its number is compared, and both tables
     are loaded again if the quarantine has a retry that the main table lacks.
     """
     with translate_catalog_errors("load the tables"):
@@ -282,7 +282,8 @@ def ensure_table(
 ) -> Table:
     """Return the table `name`, and create it if it does not exist. Another driver may create it at the same time.
 
-    A new table, and one of an earlier Waybill that did not record it, has `generation` as its live generation.
+    A new table gets `generation` as its live generation, and so does a table of an earlier version of Waybill that did
+    not record it.
     """
     table = adopt_table(catalog, name, generation)
     if table is None:

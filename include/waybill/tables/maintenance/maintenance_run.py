@@ -123,13 +123,13 @@ class _MaintenanceRun:
     """The streams of the config that write the table, each with its generation."""
     warnings: list[str] = field(default_factory=list)
     failures: list[WaybillError] = field(default_factory=list)
-    """What ended the work on a table or a step. The others were done all the same."""
+    """The errors that ended the work on a table or a step. The other tables and steps were still processed."""
     procedures: Procedures | None = None
 
     def alone(self, element: str, work: Callable[[], _T]) -> list[_T]:
-        """Return the result of one table or step; nothing if an error ended it, which is noted, and the others go on.
+        """Return the result of one table or step. If an error ended it, record the error, so that the others go on.
 
-        Raises what concerns the others as well: a service that does not answer.
+        Raises errors that concern the others as well: a service that does not answer.
         """
         try:
             return [work()]
@@ -149,9 +149,9 @@ class _MaintenanceRun:
     # --- tables ---
 
     def end_killed_changes(self, config: Config, tables: StreamTables, services: StagingServices) -> bool:
-        """End a change of a backfill and retries of the quarantine that were killed. Return whether there were any.
+        """Finish a backfill's change and retries of the quarantine that were killed. Return whether there were any.
 
-        What cannot be ended becomes a warning: it needs a person, and it does not hinder maintenance.
+        A change that cannot be finished becomes a warning for a person, and does not hinder maintenance.
         """
         try:
             change = end_open_change(config, self.name, tables, services)
@@ -193,21 +193,21 @@ class _MaintenanceRun:
     def _find_unswept(self, main: Table, dedup: DedupTables | None) -> UnsweptSnapshots | None:
         if self.stream.dedup is None:
             return None
-        # The position before the main table: so the swept snapshot is in the main table's history.
+        # Read the position before the main table, so that the swept snapshot is in the main table's history.
         if dedup is not None:
             for table in (dedup.unique, dedup.duplicates):
                 table.refresh()
         main.refresh()
         try:
             swept = None if dedup is None else reads_from(main, dedup)
-        except SweepHistoryLost:  # the next sweep fails with it; the snapshots that it could read are kept
+        except SweepHistoryLost:  # the next sweep fails with this error; the snapshots that it may need are kept
             swept = None if dedup is None else _position_of(dedup)
         return find_unswept_snapshots(main.metadata, swept)
 
     # --- beside the archive ---
 
     def remove_unneeded(self, tables: StreamTables | None, dedup: DedupTables | None) -> tuple[MaintenanceStep, ...]:
-        """Remove what is not needed any more beside the tables' own files."""
+        """Remove objects that are not needed any more, besides the tables' own files."""
         work: dict[str, Callable[[], Mapping[str, int]]] = {}
         if tables is not None:
             work["remove_branches"] = lambda: self._remove_abandoned_branches(tables)
@@ -228,7 +228,7 @@ class _MaintenanceRun:
 
     def _remove_abandoned_branches(self, tables: StreamTables) -> Mapping[str, int]:
         """Remove branches of runs whose plan can no longer be published: a frozen process may have left them behind."""
-        # Branches before plans: the plan of each branch is stored by then.
+        # Read branches before plans: the plan of each branch is stored by then.
         both = (tables.main, tables.quarantine)
         branches = [(table, ref) for table in both for ref in table.metadata.refs if ref.startswith(names.run_ref(""))]
         if not branches:
@@ -250,7 +250,7 @@ class _MaintenanceRun:
         keep_results_small(self.catalog)
 
     def _remove_key_index_files(self, dedup: DedupTables) -> Mapping[str, int]:
-        # Plans before index manifests: a sweep that commits in between is in a manifest by the time they are read.
+        # Read plans before index manifests: a sweep that commits in between is in a manifest by the time they are read.
         needed = frozenset[str]().union(*(plan.staged_files for plan in self._read_sweep_plans(dedup).open))
         before, prefix = self._leftovers_before, self.store.prefix
         unneeded: list[ListedObject] = []
@@ -289,13 +289,13 @@ class _MaintenanceRun:
         return self._classified(tables, self.name, self.stream.generation)
 
     def _read_open_plans(self, tables: StreamTables) -> list[StagedPlan]:
-        """Return the open plans of all generations of the table, whichever stream writes them."""
+        """Return the open plans of all generations of the table, for all streams that write it."""
         tables.main.refresh()
         found = (self._classified(tables, name, number) for name, number in self._written_generations(tables))
         return [plan for plans in found for plan in plans.open]
 
     def _written_generations(self, tables: StreamTables) -> set[tuple[str, int]]:
-        """Return each stream of the table with each generation that it may have plans of."""
+        """Return each stream of the table with each generation for which it may have plans."""
         known = generations_of(tables.main)
         streams = {name for name, _ in self.writers}
         return {*self.writers, *((name, generation) for name in streams for generation in known)}
@@ -323,7 +323,7 @@ class _MaintenanceRun:
         return find_open_retries(self.store, prefix, taken_part=taken_part)
 
     def _read_open_backfills(self) -> list[StagedPlan]:
-        """Return the backfills that may still be promoted: the names of their files begin with their ids."""
+        """Return the backfills that can still be promoted: the names of their files begin with their ids."""
         found = open_requests(self.store, self.name, self.now)
         return [StagedPlan(request.plan_id, None, frozenset(), ()) for request in found]
 
@@ -338,7 +338,7 @@ class _MaintenanceRun:
         )
 
     def _histories_of(self, dedup: DedupTables) -> list[tuple[int, str, DedupTables]]:
-        """Return the generation, the name and the tables of each history that has a branch, as they are now."""
+        """Return the generation, the name and the loaded tables of each history that has a branch."""
         dedup.unique.refresh()
         uuid = str(dedup.unique.metadata.table_uuid)
         return [

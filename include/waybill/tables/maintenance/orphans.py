@@ -6,7 +6,8 @@ meantime is referenced by then, and a file that is written in the meantime is no
 
 **Index objects** are left over when an upload of a backup object did not complete. An index object can be removed only
 if a backup object of the same name exists and names another index object: the upload can then never complete. Without
-such a backup object it still may, by a lane that was paused in the middle, and would then lack its index object.
+such a backup object, a lane that was frozen during the upload may still complete it, and the backup object would then
+lack its index object.
 
 **Files of the key index** are needed if the newest index manifest names them. The index is derived from the unique
 table, so an index that lacks a file is rebuilt. Older manifests are kept for readers that have just read them.
@@ -62,7 +63,7 @@ class Location:
 def select_orphan_candidates(
     location: Location, listed: Iterable[ListedObject], *, before: datetime, protected: Callable[[str], bool]
 ) -> list[tuple[str, ListedObject]]:
-    """Return those of the listed objects that are older than `before` and not protected, with their locations.
+    """Return the listed objects that are older than `before` and not protected, with their locations.
 
     Empty objects for folders, which some S3 clients create, are never candidates.
     """
@@ -112,7 +113,7 @@ def find_unneeded_index_files(
     `needed` names. All of them are older than `before`. `needed` are keys, complete or relative to `index`.
     """
     listed = list(store.list_objects(index))
-    # Listed again, later: a manifest that was created after the first listing may name a sorted run in it.
+    # List the manifests again: a manifest that was created after the first listing may name a sorted run in it.
     manifests = list(store.list_objects(key_index_manifests_prefix(index)))
     versions = sorted((v for e in manifests if (v := key_index_version_of(e.key)) is not None), reverse=True)
     newest = set(versions[:KEPT_MANIFESTS])
@@ -130,9 +131,9 @@ def find_ended_histories(
 ) -> list[ListedObject]:
     """Return the objects below a stream's prefix of key indexes or of sweeps that belong to no history that exists.
 
-    Such a unique table was dropped, or a rebuild has taken its place or was given up. `histories`: the names of those
-    that exist (`names.history_name`). The objects are older than `before`, and in the order in which they may be
-    removed: the staged files of a plan before the plan.
+    Their unique table was dropped or replaced by a rebuild, or their rebuild was abandoned. `histories`: the names of
+    existing histories (`names.history_name`). The objects are older than `before`, and in the order in which they may
+    be removed: the staged files of a plan before the plan.
     """
     found = [e for e in store.list_objects(below) if e.modified < before]
     ended = [e for e in found if e.key.removeprefix(below).split("/")[1:2] not in ([h] for h in histories)]

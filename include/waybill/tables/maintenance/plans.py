@@ -3,13 +3,13 @@
 A plan is *open* as long as a run may still commit it, and *passed* afterwards.
 
 - The plan of a partition run can be committed only while the table's progress is where the plan starts. A driver that
-  wakes up later finds that the plan is done.
+  continues later finds that the plan is done.
 - The plan of a sweep is named after the sequence number at which it starts. It can be committed only until the unique
   table's position has passed that number.
 - A retry of the quarantine is open until both the main table and the quarantine have committed it.
 
-The staged files of an open plan must stay, however old they are. A plan also counts as open if it cannot be read, and
-if it starts at a progress that a table that was rolled back may reach again. The objects of a passed plan can be
+The staged files of an open plan must be kept, even if they are old. A plan also counts as open if it cannot be read,
+and if it starts at a progress that a table that was rolled back may reach again. The objects of a passed plan can be
 removed.
 """
 
@@ -50,7 +50,7 @@ class StagedPlan:
 
     @property
     def modified(self) -> datetime:
-        """When the newest of its objects was created."""
+        """The creation time of the newest object of the plan."""
         return max(entry.modified for entry in self.objects)
 
 
@@ -64,8 +64,8 @@ class Plans:
     def protects(self, location: str) -> bool:
         """Return whether an open plan may need the data file.
 
-        That is so if the file is staged, or if its name begins with the plan's id: a run that executes the plan right
-        now has not recorded the file yet.
+        A file is needed if it is staged, or if its name begins with the plan's id: a run that is executing the plan has
+        not recorded the file yet.
         """
         name = location.rsplit("/", 1)[-1]
         return any(name.startswith(f"{plan.id}-") or location in plan.staged_files for plan in self.open)
@@ -97,7 +97,7 @@ def _read_plan(store: Store, plan_id: str, entries: list[ListedObject]) -> Stage
     """Return the plan; None if another maintenance run has removed it since it was listed."""
     start: Progress | None = None
     files: frozenset[str] = frozenset()
-    # The list of staged files first: without it, a plan would be executed again, which does no harm.
+    # Remove the list of staged files first: without it, a plan is only executed again, which is safe.
     objects = sorted(entries, key=lambda entry: not entry.key.endswith(_STAGED))
     for entry in objects:
         text = store.read_if_exists(entry.key)

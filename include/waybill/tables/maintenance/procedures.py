@@ -134,7 +134,7 @@ class MaintenanceReport:
     """The steps for plans, key indexes and index objects in the archive's bucket."""
     seconds: float
     warnings: tuple[str, ...] = field(default=())
-    """Problems that a person should look at. The other steps were done all the same."""
+    """Problems that a person should look at. The other steps were still executed."""
 
     @property
     def changed_something(self) -> bool:

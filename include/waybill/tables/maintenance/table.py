@@ -53,8 +53,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class UnsweptSnapshots:
     """Snapshots of the main table that no sweep has processed. They must not expire.
 
-    Without them, a sweep cannot find out which files they added, and if these files were compacted since, the files
-    themselves would be removed.
+    Without them, a sweep cannot find out which files they added, and if these files have been compacted since then, the
+    files themselves would be removed.
     """
 
     committed_at: tuple[datetime, ...]
@@ -66,7 +66,7 @@ class UnsweptSnapshots:
         return self.committed_at[0]
 
     def before(self, time: datetime) -> int:
-        """Return how many were committed before `time`."""
+        """Return how many of these snapshots were committed before `time`."""
         return sum(at < time for at in self.committed_at)
 
 
@@ -86,13 +86,13 @@ def find_unswept_snapshots(main: TableMetadata, swept: SweepPosition | None) -> 
 
 @dataclass(slots=True)
 class TableMaintenance:
-    """The maintenance steps of one stream's tables. All state is the list of warnings."""
+    """The maintenance steps of one stream's tables. Its only state is the list of warnings."""
 
     stream: str
     rules: Maintenance
     s3: S3Endpoint
     get_procedures: Callable[[], Procedures]
-    """Starts Spark at the first call, if it is needed at all."""
+    """Starts Spark at the first call."""
     now: datetime
     warnings: list[str]
 
@@ -105,7 +105,7 @@ class TableMaintenance:
         """Run all steps for a table, in order.
 
         `find_needed` returns the plans whose staged files must stay. `find_unswept` returns the snapshots that must not
-        expire. Both are called when the step needs them, so that their result is as new as possible.
+        expire. Both are called as late as possible, so that their results are new.
 
         Raises `CompactionUnsound` if a compaction changed the number of rows, and the errors of procedures and catalog.
         """
@@ -169,7 +169,7 @@ class TableMaintenance:
             return kept
         if before <= self.rules.keep_last:
             return {}
-        # First: progress and other state are in the properties of snapshots that may expire now.
+        # Copy the state first: progress and other state are in the properties of snapshots that may expire now.
         for branch in generations_of(table).values() or (MAIN_BRANCH,):
             copy_state_to_new_snapshot(table, branch)
         result = _retry_if_moved(
@@ -203,8 +203,8 @@ class TableMaintenance:
         location = Location.parse(table.location())
         before = self.now - self.rules.orphans_after
         with Store(self.s3, location.bucket) as files:
-            # Listed before the plans are read: a plan that is created after the listing stages files that are younger
-            # than the listed ones, and so no candidates.
+            # List the files before the plans are read: a plan that is created after the listing stages younger files,
+            # which are not in the listing.
             listed = list(files.list_objects(f"{location.key}/"))
         candidates = select_orphan_candidates(location, listed, before=before, protected=find_needed().protects)
         sizes = {path: entry.size_bytes for path, entry in candidates}

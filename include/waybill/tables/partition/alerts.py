@@ -1,8 +1,8 @@
 """Alerts about runs that are published: too many messages in quarantine, and warnings of the audit.
 
-The rows of such a run are published all the same: holding back rows that could be read would help no reader, unless a
-check is critical (`waybill.tables.partition.publication`). What the alerts need is stored with the run, so that a later
-check can raise them too, not only the run: the snapshot has the counts of the quarantine, and the audit is an object.
+The rows of such a run are still published: to hold back readable rows would not help any reader, unless a check is
+critical (`waybill.tables.partition.publication`). The data for the alerts is stored with the run, so that a later check
+can raise them too: the snapshot has the counts of the quarantine, and the audit is an object.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def quarantine_alert(
 
 
 def audit_alert(stream: str, warnings: Sequence[CheckResult]) -> str | None:
-    """Return the alert about the failed warnings of an audit; None without any."""
+    """Return the alert about the failed warnings of an audit; None if there are none."""
     if not warnings:
         return None
     failed = "; ".join(str(result) for result in warnings)
@@ -59,14 +59,14 @@ def run_alerts(
     """Return all alerts about a published run."""
     quarantine = quarantine_alert(stream, settings, rows, quarantined, reasons)
     warnings = () if audit is None else audit.warnings
-    if quarantine is not None:  # it has the reasons and examples, too
+    if quarantine is not None:  # it includes the reasons and examples
         warnings = tuple(result for result in warnings if result.check != CheckName.QUARANTINE_SHARE)
     found = (quarantine, audit_alert(stream, warnings))
     return tuple(alert for alert in found if alert is not None)
 
 
 def check_alerts(config: Config, name: str, since: datetime) -> int:
-    """Check the runs that stream `name` has published since then; return their number.
+    """Check the runs that stream `name` has published since `since`; return their number.
 
     It only reads, so it can be called again. Raises `AlertsRaised` with the alerts of all runs that have one, and one
     of the retriable `CatalogUnavailable` and `StoreUnavailable`.

@@ -1,8 +1,9 @@
-"""Execute the tasks of a plan, and leave out what the archive cannot provide.
+"""Execute the tasks of a plan, and leave out offsets that cannot be read from the archive.
 
 A backup object that is damaged or missing stops its own topic-partition and no other. The task that meets it returns an
 `ArchiveFault`: from that offset on the topic-partition is left out. The tasks that would have read at or beyond the
-fault are executed again without that part; the results of the other tasks stay. So a fault costs the tasks behind it.
+fault are executed again without that part; the results of the other tasks are kept. So a fault costs only the tasks
+after it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Execute = Callable[[Job, Sequence[Task]], Iterable[TaskResult | ArchiveFault]]
 """Runs tasks, on Spark or in this process, and returns the result or the fault of each, in the order of the tasks."""
 
 Discard = Callable[[Sequence[TaskResult]], None]
-"""Deletes the files of results that do not count."""
+"""Deletes the files of discarded results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,9 @@ class ExecutedTasks:
 
 
 def execute_tasks(execute: Execute, job: Job, tasks: Sequence[Task], discard: Discard) -> ExecutedTasks:
-    """Execute the tasks as far as the archive can be read. Raises what `execute` raises.
+    """Execute the tasks up to the faults of the archive. Raises what `execute` raises.
 
-    Calls `discard` with results that do not count because their tasks are executed again.
+    Calls `discard` with results whose tasks are executed again.
     """
     faults: dict[TopicPartition, ArchiveFault] = {}
     results: dict[Task, TaskResult] = {}
@@ -60,9 +61,9 @@ def execute_tasks(execute: Execute, job: Job, tasks: Sequence[Task], discard: Di
 def execute_all_or_none(execute: Execute, job: Job, tasks: Sequence[Task], discard: Discard) -> ExecutedTasks:
     """Execute the tasks exactly as planned; if one meets a fault, discard all results and return only the faults.
 
-    This is the rule where the names of files follow from the plan (sink `files`): a task that ended sooner would write
-    other files under the same names, unknown to a rival, or to a retry after the archive was repaired. The next plan
-    leaves out what is at fault.
+    This rule is necessary if the names of files follow from the plan (sink `files`): a task that ended earlier would
+    write other files with the same names, which a rival, or a retry after a repair of the archive, does not expect. The
+    next plan leaves out the faulty offsets.
     """
     faults: dict[TopicPartition, ArchiveFault] = {}
     results: list[TaskResult] = []

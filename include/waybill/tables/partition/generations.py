@@ -1,4 +1,4 @@
-"""Promote a generation of a stream: consumers then read its rows. Promoting the earlier one again undoes it.
+"""Promote a generation of a stream: consumers then read its rows. To undo it, promote the earlier generation again.
 
 The decision is stored first, with who made it, when and why. The quarantine follows before the main table: if the
 process dies in between, the same command finishes it.
@@ -78,7 +78,7 @@ def promote_generation(
         tables = _tables_with(opened.catalog, config, name, generation)
         before = live_generation(tables.main)
         if before == generation:
-            make_live(tables.quarantine, generation)  # a process that was killed in between left it undone
+            make_live(tables.quarantine, generation)  # a process that was killed in between has not done it
             return False
         at = now()
         fields = {"from": before, "to": generation, "by": by, "reason": reason, "at": at.isoformat()}
@@ -87,7 +87,7 @@ def promote_generation(
         on_step("decided")
 
         def check_newest() -> None:
-            """Raise if another change was decided since: a process that was frozen must not bring this one back."""
+            """Raise if another change was decided since then: a process that was frozen must not revert it."""
             newest = max(opened.store.keys(generation_changes_prefix(opened.store.prefix, name)))
             if newest != key:
                 raise DecisionRefused(

@@ -1,7 +1,7 @@
 """Held publications: which stream has one, and a person's decision to release or to reject it.
 
 The decision is stored before anything is published or removed. If the process dies in between, the next partition run
-of the stream does what was decided.
+of the stream executes the decision.
 """
 
 from __future__ import annotations
@@ -88,15 +88,14 @@ def decide_hold(
     on_step: OnStep = lambda _: None,
     services: StagingServices | None = None,
 ) -> Hold:
-    """Store a decision about the held plan of stream `name`, do what it says, and return the plan with the decision.
+    """Store a decision about the held plan of stream `name`, execute it, and return the plan with the decision.
 
-    `RELEASED` publishes the held rows as they are. `REJECTED` drops them: the next run parses the same messages again,
-    with the config of that time. `plan`: the id of the plan that the person has seen; None: whatever is held. Calls
-    `on_step` with `found`, `decided`, for a release with the steps of
-    `Publication.run`, and with `done`.
+    `RELEASED` publishes the held rows unchanged. `REJECTED` drops them: the next run parses the same messages again,
+    with the config of that time. `plan`: the id of the plan that the person has seen; None: the plan that is held now.
+    Calls `on_step` with `found`, `decided`, for a release with the steps of `Publication.run`, and with `done`.
 
-    Raises `DecisionRefused` if nothing is held, if another plan is, or if the opposite was decided before; otherwise as
-    `find_hold` does, and for a release as `Publication.run` does.
+    Raises `DecisionRefused` if no plan or another plan is held, or if the opposite decision was made before; otherwise
+    as `find_hold` does, and for a release as `Publication.run` does.
     """
 
     def reached(step: str) -> None:

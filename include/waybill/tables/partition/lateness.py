@@ -1,8 +1,8 @@
 """How late rows are: Kafka's timestamp minus the event time, as a histogram in fixed buckets.
 
-Late rows go to the partition of their own hour all the same. The figures help to decide how long to wait until an hour
-counts as complete. Each commit stores the figures of its own rows as a property of the snapshot; `LatenessHistory`
-reads those of the snapshots that have not expired.
+Late rows still go to the partition of their own hour. The figures help to decide how long to wait until an hour counts
+as complete. Each commit stores the figures of its own rows as a property of the snapshot; `LatenessHistory` reads those
+of the snapshots that have not expired.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where the next plan of a stream starts, and under which key it is stored.
 
 The key follows from the progress of the published table, so every run that starts there finds the same plan. Several
-plans can start at one progress: one that moved no progress because of faults of the archive, and those that a person
-rejected. The attempt number tells them apart.
+plans can start at the same progress, if earlier ones did not advance it because of archive faults, or if a person
+rejected them. The attempt number distinguishes them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NextPlan:
     attempt: int
     """How many earlier plans started from `start`."""
     rejected: tuple[str, ...]
-    """The ids of those that a person rejected since the last commit."""
+    """The ids of the plans that a person has rejected since the last commit."""
 
     @classmethod
     def of(cls, store: Store, name: str, stream: Stream, tables: StreamTables) -> Self:

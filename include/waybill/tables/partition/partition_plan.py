@@ -1,7 +1,7 @@
-"""The plan of a partition run: the ranges of backup objects that it reads, and the settings that they are parsed by.
+"""The plan of a partition run: the ranges of backup objects to read, and the settings for parsing them.
 
 The plan is an object in S3, named after the progress that it starts from and created if absent. So a rival, or a retry
-after a crash, finds the plan and executes the same, even if the archive has grown or the config has changed since.
+after a crash, finds and executes the same plan, even if the archive has grown or the config has changed since then.
 
 `list_chains` returns the part of a stream's archive that is not in the tables yet, which `make_plan` cuts into tasks.
 """
@@ -105,7 +105,7 @@ class Plan(Stored):
 
     @property
     def id(self) -> str:
-        """A short name; plans with the same start have the same."""
+        """A short name; plans with the same start have the same id."""
         return plan_id(self.key)
 
 
@@ -121,9 +121,9 @@ def list_chains(
 ) -> tuple[dict[TopicPartition, list[ChainObject]], list[str]]:
     """Return the objects that hold offsets at or after `start`, by topic-partition, and messages about broken chains.
 
-    `topics`: those of the stream that have backup objects.
-    A broken chain is listed up to where it is broken. `committed`: the committed offsets as far as they are known, read
-    before this call. With them a chain's last object need not be read to know its end, and its start is known.
+    `topics`: the stream's topics that have backup objects. A broken chain is listed up to the break. `committed`: the
+    known committed offsets, read before this call. They show a chain's start, and its end without reading the last
+    object.
     """
     with ThreadPoolExecutor(_LISTING_THREADS) as pool:
         found = [c.tp for chains in pool.map(store.chains, topics) for c in chains if c.generation == generation]
@@ -174,8 +174,8 @@ def make_plan(
     """Return a plan for about the first `run_bytes` of `chains` from `start` on; None if there is no input.
 
     `chains`: for each topic-partition the objects that hold offsets at or after its start, in order.
-    `slots`: how many tasks can run side by side. Input for fewer tasks is shared among the slots.
-    `faults`: why some topic-partitions end before their chain does.
+    `slots`: how many tasks can run in parallel. If the input has fewer tasks, it is divided among the slots. `faults`:
+    why some topic-partitions end before their chain does.
     """
     spans = bound({tp: tuple(spans_from(tp, objects, start.get(tp))) for tp, objects in chains.items()}, run_bytes)
     end = {**start, **{tp: s[-1].next_offset for tp, s in spans.items() if s}}
@@ -230,7 +230,8 @@ def _share(spans: Sequence[Span], slots: int) -> tuple[Task, ...]:
     tasks: dict[int, list[Span]] = {}
     before = 0
     for span in spans:
-        # The middle of the span decides. That of the last span is below the total, except for an empty object.
+        # The position of the middle of the span decides. For the last span it is below the total, unless the object is
+        # empty.
         number = min((2 * before + span.size_bytes) * count // (2 * total), count - 1)
         tasks.setdefault(number, []).append(span)
         before += span.size_bytes

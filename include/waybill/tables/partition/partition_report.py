@@ -29,9 +29,9 @@ class PartitionReport:
     outcome: RunOutcome
     plan: str | None
     resumed: bool
-    """An earlier run or a rival made the plan: the archive may have more input than the plan covers."""
+    """Whether an earlier run or a rival made the plan, so that the archive may have more input than the plan covers."""
     more: bool
-    """The plan leaves a part of the backlog to the next one, because of `partition.run_bytes`."""
+    """Whether the plan leaves a part of the backlog to the next plan, because of `partition.run_bytes`."""
     start: dict[str, int]
     """Progress before the run, by `topic/partition`."""
     end: dict[str, int]
@@ -56,7 +56,7 @@ class PartitionReport:
     reasons: dict[str, ReasonCount]
     """Kinds of reasons why messages went to quarantine, most frequent first."""
     alerts: tuple[str, ...]
-    """What needs a person's attention although the run is published."""
+    """Alerts for a person, although the run is published."""
     faults: tuple[str, ...]
     """Faults of the archive: their topic-partitions were left out from the fault on."""
 

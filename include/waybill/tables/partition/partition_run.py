@@ -8,9 +8,9 @@
    each table gets the files, and the end of the staged files as progress, in one snapshot.
 
 A plan, and the record of its files, are never changed or withdrawn. Where a backup object is damaged or missing, the
-staged files end before it, and the commit stores the fault beside the progress. If nothing could be staged at all, that
-is committed as well: the progress stays, and the next plan has the next attempt number. So has the plan after one that
-a person rejected.
+staged files end before it, and the commit stores the fault beside the progress. If nothing could be staged at all, the
+fault is committed as well: the progress stays, and the next plan gets the next attempt number. The plan after a
+rejected one also gets the next number.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def run_partition(
 ) -> PartitionReport:
     """Turn the new backup objects of stream `name` into rows, and return the run's report.
 
-    `execute` runs the tasks, on Spark or in this process; `slots` of them run side by side. `services`: those to use;
-    without them the run opens and closes its own. `on_audit` takes the result of the audit, also of a run that is held;
-    without it, the run appends it to the table of results. A topic-partition whose chain is
-    broken or has a damaged object is left out from the fault on, and named in the report's `faults`.
+    `execute` runs the tasks, on Spark or in this process; `slots` of them run in parallel. `services`: those to use;
+    without them the run opens and closes its own. `on_audit` is called with the result of the audit, also for a held
+    run; by default, the run appends the result to the results table. A topic-partition whose chain is broken or has a
+    damaged object is left out from the fault on, and named in the report's `faults`.
 
     Raises `PublicationHeld` if an audit has failed and a person has to decide, `ProgressLost`, `ParserBroken`,
     `CommitConflict`, `PlanUnusable`, `DocumentDamaged`, `DocumentTooNew`, `ConfigError`, or one of the retriable
@@ -110,7 +110,7 @@ def run_to_the_end(
 
 @dataclass(slots=True)
 class _PartitionJob:
-    """The steps of one run, a `StagedJob`, and what its report needs."""
+    """The steps of one run, a `StagedJob`, and the data of its report."""
 
     config: Config
     name: str
@@ -145,7 +145,7 @@ class _PartitionJob:
 
     def find_or_create_plan(self) -> Plan | None:
         for rejected in self.upcoming.rejected:
-            # The person who rejected it may have been interrupted, or a frozen run may have built a branch since.
+            # The rejecting process may have been interrupted, or a frozen run may have built a branch since then.
             drop_branches(self.tables, rejected)
         key = self.upcoming.key
         plan = find_or_create(self.store, key, Plan.from_json, lambda: self._make_plan(key))
@@ -185,7 +185,7 @@ class _PartitionJob:
     ) -> dict[TopicPartition, ArchiveFault]:
         """Return the faults that stopped topic-partitions last time and still exist.
 
-        Without this check each run would execute all tasks behind a fault in vain.
+        Without this check, each run would execute all tasks after a fault in vain.
         """
         faults = {}
         for tp, offset in self.upcoming.blocked.offsets.items():
@@ -210,7 +210,7 @@ class _PartitionJob:
             lambda obsolete: self.discard(self._staged(obsolete)),
         )
         self.results = executed.results
-        # If a fault voided the whole plan, the next plan has the rest of the archive as input.
+        # If the whole plan was discarded because of a fault, the next plan has the rest of the archive as input.
         self.more |= writes_files and bool(executed.faults)
         staged = self._staged(executed.results, {**plan.start, **executed.end}, {**plan.faults, **executed.faults})
         return self._with_inventory(plan, staged) if writes_files else staged

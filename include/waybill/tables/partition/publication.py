@@ -1,14 +1,15 @@
-"""Publish the staged files of a plan: branch, audit, then move what readers see; or hold the plan for a person.
+"""Publish the staged files of a plan: write a branch, audit, then move `main`; or hold the plan for a person.
 
 Two tables cannot be published together. The quarantine is published first, the main table second. Readers count a row
-of the quarantine only below the main table's progress, so between the two steps the quarantine has more.
+of the quarantine only below the main table's progress, so between the two steps they ignore the additional rows of the
+quarantine.
 
-What decides is stored: the staged files, the audit and a person's decision are objects beside the plan that are created
-if absent, and never changed. Any process that continues, a retry, a rival or a command, comes to the same end:
+The staged files, the audit and a person's decision are stored as objects beside the plan, which are created if absent,
+and never changed. So any process that continues (a retry, a rival or a command) has the same result:
 
 - The audit found no critical failure, or a person released the plan: it is published.
-- The audit found one, and no person has decided: the plan is held. So are later runs, since the next plan starts where
-  this one ends.
+- The audit found one, and no person has decided: the plan is held. Later runs are held too, since the next plan starts
+  where this one ends.
 - A person rejected the plan: its branches are removed. The next plan starts where this one did, with another name.
 """
 
@@ -61,7 +62,7 @@ _EXAMPLES_IN_MESSAGE = 3
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """The staged files of one plan, on their way to the readers."""
+    """The publication of the staged files of one plan."""
 
     services: StagingServices
     stream_name: str
@@ -70,9 +71,9 @@ class Publication:
     plan: Plan
     staged: Staged
     attempt: int
-    """How many earlier plans started where this one does."""
+    """The number of earlier plans with the same start."""
     on_audit: OnAudit | None = None
-    """Takes the result of the audit, whatever becomes of the plan. By default it is appended to the results' table."""
+    """Called with the result of the audit in any case. By default, the result is appended to the results table."""
 
     def run(self, on_step: OnStep) -> tuple[CommitOutcome, Audit | None]:
         """Write the files to branches, audit them, and publish them. Returns no audit if a rival has published them.
@@ -175,7 +176,7 @@ class Publication:
 
 
 def drop_branches(tables: StreamTables, plan_id: str) -> None:
-    """Remove the branches of a plan that was rejected, if they exist."""
+    """Remove the branches of a rejected plan, if they exist."""
     for table in (tables.quarantine, tables.main):
         drop_branch(table, run_ref(plan_id))
 
@@ -186,7 +187,7 @@ def decision_text(decision: HoldDecision) -> str:
 
 
 def held_text(stream: str, audit: Audit, staged: Staged) -> str:
-    """Return the message about a held plan: what failed, with examples, and what to do."""
+    """Return the message about a held plan: the failed checks, examples and the remedy."""
     return (
         f"{stream}: {staged.rows:,} rows and {staged.quarantined:,} quarantined messages are held, not published: "
         f"{failures_text(audit)}. Readers can look at the branch {run_ref(audit.plan)} of the table. Decide: "

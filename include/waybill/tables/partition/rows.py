@@ -1,7 +1,8 @@
 """Turn decoded messages into rows of the table and of the quarantine.
 
-An event time far in the past or the future comes from a wrong clock or unit. It would make a table partition of its
-own, and ten thousand such messages ten thousand partitions, so these messages go to quarantine (`EventTimeCheck`).
+An event time far in the past or the future comes from a wrong clock or unit. It would create a separate table
+partition, and ten thousand such messages would create ten thousand partitions, so these messages go to quarantine
+(`EventTimeCheck`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from waybill.records.batches.message_rows import HEADERS_TYPE, NO_TIMESTAMP_US
 from waybill.tables.staging.table_layout import TableLayout
 
 MESSAGE_LIMITS = "message_limits"
-"""What refused a message that is too large: the value of the quarantine's column `parser`."""
+"""The value of the quarantine's column `parser` for a message that is too large."""
 
 _MICROSECOND = timedelta(microseconds=1)
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
@@ -40,7 +41,7 @@ _ORIGIN = [
 ]
 
 ARCHIVE_SCHEMA = pa.schema(_ORIGIN)
-"""Arrow schema of messages as they are in the archive."""
+"""Arrow schema of archived messages."""
 
 TABLE_ROWS = pa.schema(
     [
@@ -72,7 +73,7 @@ def table_rows(columns: Columns) -> pa.Schema:
 
 
 def rows_in_table(parse_settings: ParseSettings, table: TableLayout) -> pa.Schema:
-    """Return the schema of the rows, with the types that the table has now: they may be wider than configured."""
+    """Return the schema of the rows, with the present types of the table, which may be wider than configured."""
     in_table = table.arrow_schema(table_rows(parse_settings.columns))
     return pa.schema([*TABLE_ROWS, *list(in_table)[len(TABLE_ROWS) :]])
 
@@ -86,7 +87,7 @@ def build_row_builder(
 
 
 class Rows(NamedTuple):
-    """The rows made of a batch of messages. Each message is in one of the two."""
+    """The rows made of a batch of messages. Each message is in one of the two tables."""
 
     table: pa.RecordBatch
     quarantine: pa.RecordBatch
@@ -134,7 +135,7 @@ class RowBuilder:
         bad = pa.RecordBatch.from_arrays(
             [
                 *columns,
-                bounded_reasons(parsed.error),  # also those of a class of the user's
+                bounded_reasons(parsed.error),  # also the ids from a user's parser class
                 self._refusers(messages),
                 pa.repeat(self._planned_at, n),
                 self._generations(messages),
@@ -148,7 +149,7 @@ class RowBuilder:
         return pa.repeat(pa.scalar(self._generation, pa.int32()), messages.num_rows)
 
     def _refusers(self, messages: pa.RecordBatch) -> pa.Array:
-        """Return for each message what refused it: the parser, the limits of a message, or the archive's format."""
+        """Return which part refused each message: the parser, the limits of a message, or the archive's format."""
         parsers = pa.repeat(self._parser.name, messages.num_rows)
         if SET_ASIDE not in messages.schema.names:
             return parsers
@@ -158,7 +159,7 @@ class RowBuilder:
         return pc.if_else(aside.is_valid(), refusers, parsers)
 
     def _parse(self, messages: pa.RecordBatch) -> Parsed:
-        """Return what the parser makes of messages with a value, and of tombstones what Waybill itself does."""
+        """Return the parser's result for messages with a value, and Waybill's own result for tombstones."""
         values = messages.column("value")
         if not values.null_count:
             return self._parser.parse(messages)

@@ -1,11 +1,11 @@
 """The staged files of a partition run, recorded before anything of the run is committed.
 
-Two tables cannot be committed together, and what a message becomes may depend on the version of the code that reads it.
-So the first run that has executed a plan records its files in an object that is created if absent. A rival, or a retry
-after a crash between the two commits, commits these files and none of its own: a message is in the table or in the
+Two tables cannot be committed together, and the result for a message may depend on the version of the code that parses
+it. So the first run that has executed a plan records its files in an object that is created if absent. A rival, or a
+retry after a crash between the two commits, commits these files instead of its own: a message is in the table or in the
 quarantine, never in both, and the work is not done twice.
 
-The record also contains the offsets that the files end at: a topic-partition ends before the plan does where the
+The record also contains the offsets at which the files end: a topic-partition ends before the plan does where the
 archive has a fault. So if the archive is repaired while two runs execute one plan, only one result is committed.
 """
 

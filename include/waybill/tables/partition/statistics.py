@@ -1,4 +1,4 @@
-"""Statistics of a partition run: lateness, watermarks, and why messages went to quarantine.
+"""Statistics of a partition run: lateness, watermarks, and the reasons why messages went to quarantine.
 
 Each task collects them while it makes rows. They are recorded with the staged files and become properties of the
 snapshot that commits these, so that a retry or a rival commits the same statistics.

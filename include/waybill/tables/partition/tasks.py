@@ -39,17 +39,17 @@ from waybill.tables.staging.uploads import Uploads, scratch_directory
 
 LARGE_BATCH_ROWS = 8192
 LARGE_BATCH_BYTES = 2 << 20
-"""A batch with as many rows or bytes is not merged with others."""
+"""A batch with at least this number of rows or bytes is not merged with others."""
 
 MAX_WAITING_BYTES = 16 << 20
-"""Size of the batches of all topic-partitions that wait to be merged."""
+"""The largest total size of batches that wait to be merged, over all topic-partitions."""
 
 _Batches = Iterable[tuple[TopicPartition, pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all tasks of a run share. It is sent to executors and logged: names of connections, no secrets."""
+    """The input that all tasks of a run share. It is sent to executors and logged: names of connections, no secrets."""
 
     plan_id: str
     run_id: str
@@ -65,7 +65,7 @@ class Job:
     files: FilesLayout | None = None
     """Where the rows go if the sink is `files`; `table` is then the file inventory."""
     objects_in_part: frozenset[str] = frozenset()
-    """Keys of backup objects that go on beyond the spans of the tasks."""
+    """Keys of backup objects that extend beyond the spans of the tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class TaskResult:
     quarantined: int
     seconds: StageSeconds
     cpu_seconds: float
-    """Of the executor's process, all threads."""
+    """CPU seconds of the executor's process, all threads."""
     peak_memory_bytes: int
     """Largest resident size of the executor's process since it started."""
     statistics: RunStatistics
@@ -102,7 +102,7 @@ def run_task(job: Job, task: Task) -> TaskResult | ArchiveFault:
     If the task fails, or meets a fault of the archive, it deletes the data files that it wrote.
 
     Raises `StoreUnavailable` when S3 does not answer, `ScratchUnusable` when the disk is full, `ParserBroken` when a
-    user's parser class does not keep to the parser protocol.
+    user's parser class violates the parser protocol.
     """
     io = task_io(job.storage, job.catalog_connection, job.table.data_location)
     with (

@@ -32,7 +32,7 @@ from waybill.tables.staging.file_reader import fit_columns_of_batch, read_batche
 from waybill.tables.staging.file_writer import write_data_files
 from waybill.tables.staging.table_layout import TableLayout
 
-# Small, since rows of the quarantine hold whole messages, and a retry holds parsed rows beside them.
+# Small, since rows of the quarantine hold whole messages, and a retry holds the parsed rows as well.
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 8192
 _BUFFER_BYTES = 1 << 20
@@ -78,7 +78,7 @@ def read_file(table: Table, file: FileScanTask, columns: Sequence[str] | None = 
 
 
 def _row_schema(table: Table) -> pa.Schema:
-    """Return the Arrow schema of the table's rows: Waybill's columns as it writes them, and columns of users."""
+    """Return the Arrow schema of the table's rows: Waybill's columns, and columns that users added."""
     ours = {field.name: field for field in QUARANTINE_ROWS}
     all_fields = schema_to_pyarrow(table.schema(), include_field_ids=False)
     return pa.schema([ours.get(field.name, field) for field in all_fields])

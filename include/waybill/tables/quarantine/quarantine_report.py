@@ -1,4 +1,4 @@
-"""What a retry of a quarantine reports."""
+"""The report of a retry of a quarantine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RetryReport:
     finished: list[int] = field(default_factory=list)
     """The numbers of unfinished retries of other runs that this run finished."""
     finished_messages: int = 0
-    """Messages that these moved."""
+    """The number of messages that these retries moved."""
     warnings: list[str] = field(default_factory=list)
     """Failed checks of the moved rows."""
     seconds: float = 0.0

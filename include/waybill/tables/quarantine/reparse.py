@@ -1,4 +1,4 @@
-"""Parse rows of the quarantine again, and stage the rows that can be read now as data files of the table.
+"""Parse rows of the quarantine again, and stage the rows that can be parsed now as data files of the table.
 
 The rows are turned back into messages, which then pass through the row builder of a partition run.
 """
@@ -41,7 +41,7 @@ class Reparser:
     """Makes rows of quarantined messages as a partition run with the present config would."""
 
     def __init__(self, parse_settings: ParseSettings, generation: int, now: datetime, table: TableLayout) -> None:
-        """`now`: the time that the bounds of event times are relative to."""
+        """`now`: the bounds of event times are relative to this time."""
         self.rows = rows_in_table(parse_settings, table)
         self._builder = build_row_builder(parse_settings, generation, now, self.rows)
 
@@ -164,7 +164,7 @@ class RetriedRows:
     offsets: OffsetSet
     """The messages in these files."""
     counts: AuditCounts
-    """Of the messages in these files."""
+    """The counts of the messages in these files."""
     stayed: list[StayedMessages]
     has_more: bool
     """The selection may hold more rows that can be read now."""

@@ -137,7 +137,7 @@ def finish_retries(store: Store, catalog: Catalog, name: str, stream: Stream) ->
 
 @dataclass(frozen=True, slots=True)
 class _NextRetry:
-    """The retry that is next for the tables as they are loaded; the plan of a `_RetryJob`."""
+    """The next retry of the loaded tables; the plan of a `_RetryJob`."""
 
     key: str
     number: int
@@ -152,7 +152,7 @@ class _NextRetry:
 
 @dataclass(frozen=True, slots=True)
 class _RetryRequest:
-    """What a new retry is to move."""
+    """The request for a new retry: the messages to move."""
 
     services: StagingServices
     row_filter: RowFilter
@@ -176,7 +176,7 @@ class _RetryJob:
     stayed: list[StayedMessages] | None = None
     has_more: bool = False
     io: FileIO | None = None
-    """Of the table, which the files are staged for."""
+    """The file IO of the table for which the files are staged."""
 
     @property
     def label(self) -> str:
@@ -204,7 +204,7 @@ class _RetryJob:
     # --- plan ---
 
     def find_or_create_plan(self) -> _NextRetry:
-        ensure_tables(self.catalog, self.stream)  # staged files may have columns that the config has got since
+        ensure_tables(self.catalog, self.stream)  # staged files may have columns that the config got later
         tables = load_tables(self.catalog, self.stream)
         assert tables is not None
         in_main, in_quarantine = retries_of(tables)

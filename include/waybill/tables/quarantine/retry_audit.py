@@ -1,9 +1,9 @@
-"""The audit of a retry: what is checked of its staged rows before the retry is recorded.
+"""The audit of a retry: the checks of its staged rows before the retry is recorded.
 
 A recorded retry is always finished, by any process that finds it. So the audit comes first, and is part of the record.
-A retry that fails a critical check leaves nothing behind but its results: no number is taken, and the messages stay in
-quarantine. The built-in checks are those about the moved rows themselves. The others compare a run with what is usual
-for a run, or count the messages that go to quarantine, which a retry leaves where they are.
+A retry that fails a critical check stores only its results: no number is taken, and the messages stay in quarantine.
+The built-in checks are those about the moved rows themselves. The other checks compare a run with earlier runs, or
+count the messages that go to quarantine, which a retry does not move.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def audit_retry(
 
 
 def _refusal_text(stream: str, audit: Audit, messages: int) -> str:
-    """Return the message about a retry that failed a critical check: what failed, with examples, and what to do."""
+    """Return the message about a retry that failed a critical check: the failed checks, examples and the remedy."""
     return (
         f"{stream}: {messages:,} messages in quarantine can be parsed now, and are not moved to the table: "
         f"{failures_text(audit)}. Nothing was changed, and they stay in quarantine. Correct the config and retry "

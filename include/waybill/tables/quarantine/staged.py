@@ -1,4 +1,4 @@
-"""The record of a retry: what it has staged, recorded before anything of it is committed.
+"""The record of a retry: its staged files, recorded before any of them is committed.
 
 The n-th retry of a table is an object that is created if absent. A process that finds it finishes this retry before it
 begins the next number. A second object holds the offsets of the messages that the retry's files contain.
@@ -24,10 +24,10 @@ from waybill.tables.quarantine.offset_sets import OffsetSet
 from waybill.tables.staging.table_layout import FileEntry
 
 CLAIM_FIELD = "backfill"
-"""In the place of a retry's record: the id of the backfill that has claimed the number
+"""The field of a claim, which takes the place of a retry's record: the id of the backfill that has claimed the number
 (`waybill.tables.backfill.events`)."""
 CLAIM_VERSION = 2
-"""An earlier Waybill, which knows no claims, refuses the document by its version."""
+"""The version of a claim: earlier versions of Waybill, which do not know claims, refuse it."""
 
 
 def _ranges_document(ranges: Mapping[TopicPartition, tuple[int, int]]) -> dict[str, list[int]]:
@@ -50,7 +50,7 @@ class StagedRetry(Stored):
     """The run that wrote the files."""
     created_at: datetime
     parse_settings: Annotated[ParseSettings, SETTINGS]
-    """The settings that the rows were parsed by."""
+    """The settings with which the rows were parsed."""
     choice: Mapping[str, Any]
     """The filter that the user gave; only for people who read the object."""
     rows: int
@@ -61,7 +61,7 @@ class StagedRetry(Stored):
     offsets_key: Annotated[str, As("offsets")]
     """Key of the object with the offsets of the messages in the files."""
     audit: Annotated[Audit | None, As(is_left_out=True)] = None
-    """The audit of the files. None: an earlier Waybill, which made none, recorded the retry."""
+    """The audit of the files. None: an earlier version of Waybill, without audits, recorded the retry."""
     accepted: Annotated[HoldDecision | None, As(is_left_out=True)] = None
     """A person's decision to move the messages although critical checks failed."""
 
@@ -101,12 +101,12 @@ def find_retry(store: Store, key: str) -> StagedRetry | None:
 
 def record_retry(store: Store, retry: StagedRetry, offsets: OffsetSet) -> bool:
     """Record the offsets and the files of a retry. Return False if another process has recorded this number before."""
-    # The offsets first: until a record names their object, the object counts for nothing.
+    # Store the offsets first: until a record names their object, the object has no effect.
     store.create_if_absent(retry.offsets_key, offsets.to_parquet())
     existing = store.create_or_read_existing(retry.key, retry.to_json())
     if existing is not None and CLAIM_FIELD in json.loads(existing):
         return False
-    # The object may be our own: a create whose response was lost is sent again, and refused.
+    # This process may have created the object: if the response is lost, the request is sent again, and refused.
     return existing is None or StagedRetry.from_json(retry.key, existing).run_id == retry.run_id
 
 

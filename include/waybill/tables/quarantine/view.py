@@ -1,6 +1,6 @@
-"""Read the rows of a quarantine that count, and count them by reason, parser and topic.
+"""Read the valid rows of a quarantine, and count them by reason, parser and topic.
 
-A row counts when it is final and no retry has moved its message to the table. It is final when it lies below the
+A row is valid when it is final and no retry has moved its message to the table. It is final when it lies below the
 table's progress: the run that wrote it has committed the table's rows too.
 """
 
@@ -35,7 +35,7 @@ _GROUP_COLUMNS = ["kind", "parser", "topic", "partition"]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The rows of a quarantine that count, as it was loaded."""
+    """The valid rows of a loaded quarantine."""
 
     tables: StreamTables
     progress: Progress
@@ -45,7 +45,7 @@ class View:
 
     @classmethod
     def of(cls, store: Store, name: str, stream: Stream, tables: StreamTables) -> Self:
-        """Return the view of tables as they are loaded, the quarantine after the table (see `moved_offsets`)."""
+        """Return the view of loaded tables; the quarantine was loaded after the table (see `moved_offsets`)."""
         progress = read_progress(tables.main.metadata, ".".join(tables.main.name()))
         return cls(tables, progress, moved_offsets(store, name, stream, tables))
 
@@ -81,7 +81,7 @@ def open_view(store: Store, catalog: Catalog, name: str, stream: Stream) -> View
 def moved_offsets(store: Store, name: str, stream: Stream, tables: StreamTables) -> OffsetSet:
     """Return the messages that retries have moved to the table while the quarantine still has their rows.
 
-    `tables`: as `load_tables` loads them, so that the table has taken part in every retry of the quarantine.
+    `tables`: the result of `load_tables`, in which the table has taken part in every retry of the quarantine.
 
     Raises `ProgressLost` when the record of such a retry no longer exists.
     """
@@ -117,7 +117,7 @@ class QuarantinePlace:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineExample:
-    """A message in quarantine, with its whole reason."""
+    """A message in quarantine, with the full reason."""
 
     place: QuarantinePlace
     reason: str
@@ -125,7 +125,7 @@ class QuarantineExample:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineGroup:
-    """Rows of one kind of reason, by one parser, of one topic."""
+    """Rows with the same topic, parser and kind of reason."""
 
     reason: str
     parser: str

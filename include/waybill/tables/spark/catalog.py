@@ -34,8 +34,8 @@ _DEFAULT_NAME = "waybill"
 _SQLITE_BUSY_TIMEOUT_MS = 60_000
 _HANDLED_ELSEWHERE = frozenset({"type", "name", "uri", "warehouse", "py-io-impl"})
 
-# Properties of the catalog's connection that concern files: with another name in Java, with the same name, and those
-# that only PyIceberg has, which can be ignored.
+# Properties of the catalog's connection that concern files: those with another name in Java, those with the same name,
+# and those that only PyIceberg has, which can be ignored.
 _RENAMED = {"s3.region": "client.region"}
 _SAME_NAME = frozenset(
     {
@@ -76,11 +76,12 @@ class SparkCatalog:
     """The configuration of a catalog in Spark."""
 
     name: str
-    """Its name in SQL. A SQL catalog stores it with each table, so it must be the name that PyIceberg uses."""
+    """The name of the catalog in SQL. A SQL catalog stores it with each table, so it must be the name that PyIceberg
+    uses."""
     properties: Mapping[str, str] = field(repr=False)
     """Properties of Iceberg's Java catalog and its `S3FileIO`. They contain secrets."""
     system_properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """System properties of the driver's JVM, for what Iceberg has no property. They contain secrets."""
+    """System properties of the driver's JVM, for settings without a property in Iceberg. They contain secrets."""
     ca_file: str | None = None
     """Path of a PEM file with CAs to trust in addition to the JVM's own."""
 
@@ -113,7 +114,7 @@ def spark_catalog(catalog: CatalogEndpoint, s3: S3Endpoint) -> SparkCatalog:
     properties |= _KINDS[kind](catalog)
     system = _glue_keys(catalog) if kind == "glue" else {}
     properties |= _file_properties(catalog, kind)
-    properties["cache-enabled"] = "false"  # jobs must see what others commit to a table meanwhile
+    properties["cache-enabled"] = "false"  # jobs must see commits that others make to a table in the meantime
     return SparkCatalog(name, properties, system, s3.ca_file)
 
 

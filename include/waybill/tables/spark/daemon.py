@@ -45,7 +45,7 @@ _FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def warm_up() -> None:
-    """Import and compile what the tasks of a partition run use.
+    """Import and compile the code that tasks of a partition run use.
 
     It starts no thread and opens no connection, since neither survives a fork.
     """
@@ -63,7 +63,7 @@ def warm_up() -> None:
 
 
 def warm_up_dedup() -> None:
-    """Import and compile what the tasks of a sweep use; see `warm_up`."""
+    """Import and compile the code that tasks of a sweep use; see `warm_up`."""
     import waybill.tables.dedup.execute
 
     waybill.tables.dedup.execute.warm_up()
@@ -85,8 +85,8 @@ def run() -> None:
 
     It removes two costs of each task in PySpark's workers, together a quarter of a CPU second (docs/decisions/0017):
 
-    - After a task a worker collects garbage, which looks at every object of the process. What is imported stays, so it
-      is taken out of the collections.
+    - After a task a worker collects garbage, which looks at every object of the process. Imported objects are never
+      freed, so they are excluded from collections.
     - Before a task a worker invalidates the caches of all importers, and the importers of `pyspark.zip` read its
       directory again, once for each package. The archives of an application do not change.
     """
@@ -125,7 +125,7 @@ def forked_daemon(warm_up: Callable[[], None], run: Callable[[], None]) -> Itera
         listener.listen(1)
         # The forked process notices the driver's end, of whatever cause, when the write end of this pipe is closed.
         pipe_read, pipe_write = os.pipe()
-        # Else both processes would write what is still in the buffers.
+        # Otherwise both processes would write the content of the buffers.
         sys.stdout.flush()
         sys.stderr.flush()
         if os.fork() == 0:
@@ -203,7 +203,7 @@ def hand_over(path: str) -> bool:
 
     Returns False at once if there is no such process. Signals that end a daemon go to the forked process.
     """
-    # The forked process may start to work before this process knows its id. A signal that comes in between waits.
+    # The forked process may start to work before this process knows its id. A signal in between is blocked until then.
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED_SIGNALS)
     try:
         with socket.socket(socket.AF_UNIX) as connection:

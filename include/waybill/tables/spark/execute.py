@@ -1,9 +1,9 @@
 """Run the tasks of partition runs and of sweeps on Spark's executors.
 
 Spark only schedules the tasks, and starts them again if an executor is lost; messages never become rows of Spark. The
-driver sends the job and the tasks, and gets a `TaskResult` for each, with what the executor's process has used for it
-(`waybill.base.metering`). A plain RDD of task numbers is enough for that: a
-DataFrame with `mapInArrow` would start Spark SQL, which takes some seconds every hour (docs/decisions/0004).
+driver sends the job and the tasks, and gets a `TaskResult` for each, with the usage of the executor's process for the
+task (`waybill.base.metering`). A plain RDD of task numbers is enough for that: a DataFrame with `mapInArrow` would
+start Spark SQL, which takes some seconds every hour (docs/decisions/0004).
 
 A dedup sweep also needs Spark's shuffle. Only its candidates go through it: 48 bytes for each row that has a key, in a
 few large pieces of Arrow for each range of the hash space.
@@ -30,7 +30,7 @@ from waybill.tables.spark.layout import executors_have_this_waybill
 _TASKS = "tasks"
 """The name of the CPU seconds of tasks."""
 _MOST_ROWS_WITHOUT_SHUFFLE = 500_000
-"""Candidates of so many rows take 24 MB."""
+"""Candidates of this number of rows take 24 MB."""
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -44,7 +44,7 @@ def spark_execute(start: Callable[[], SparkContext]) -> Execute:
 def run_each(
     start: Callable[[], SparkContext], work: Callable[[_Task], _Result], tasks: Sequence[_Task]
 ) -> list[_Result]:
-    """Run `work` for each task, and return the results in order. Raises the `WaybillError` of a task that failed."""
+    """Run `work` for each task, and return the results in order. Raises the `WaybillError` of a failed task."""
     results = []
     for result in try_each(start, work, tasks):
         if isinstance(result, WaybillError):
@@ -69,19 +69,19 @@ def try_each(
 
 
 def _metered(work: Callable[[], _Result], attempts: int) -> tuple[_Result | WaybillError, Tally]:
-    """Return the result or the error of `work`, and what this process has used. Called on an executor."""
+    """Return the result or the error of `work`, and the usage of this process. Called on an executor."""
     return result_or_error(work, attempts), meter.take_total(_TASKS)
 
 
 def _counted(results: Iterable[tuple[_Result, Tally]]) -> list[_Result]:
-    """Count what executors have used for the stream of this thread, and return the results."""
+    """Add the usage of executors to the stream of this thread, and return the results."""
     results = list(results)
     meter.add(Tally.sum(tally for _, tally in results))
     return [result for result, _ in results]
 
 
 def max_attempts(conf: SparkConf) -> int:
-    """Return how often Spark starts a task before it gives up; once in local mode."""
+    """Return how many times Spark starts a task before it gives up; 1 in local mode."""
     local = (conf.get("spark.master") or "").startswith("local")
     return 1 if local else int(conf.get("spark.task.maxFailures") or 4)
 
@@ -166,7 +166,10 @@ def _match_range(
 
 
 def _without_tallies(pairs: Iterable[tuple[int, Any]], used: Tally) -> Iterator[Any]:
-    """Yield what scanning tasks sent to a hash range, without a list of it. Add what the tasks have used to `used`."""
+    """Yield the output of scanning tasks for a hash range, without collecting it in a list.
+
+    Add their usage to `used`.
+    """
     for _, found in pairs:
         if isinstance(found, Tally):
             used.add(found)
@@ -175,7 +178,7 @@ def _without_tallies(pairs: Iterable[tuple[int, Any]], used: Tally) -> Iterator[
 
 
 def _received(found: Iterable[Any]) -> Iterator[Any]:
-    """Yield what scanning tasks sent. Raise the error of one that failed."""
+    """Yield the output of scanning tasks. Raise the error of a failed task."""
     for each in found:
         if isinstance(each, WaybillError):
             raise each

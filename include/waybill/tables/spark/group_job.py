@@ -1,4 +1,4 @@
-"""One Spark application for the streams of a job: choose them, work on them side by side, report, and end.
+"""One Spark application for the streams of a job: choose them, process them in parallel, report, and end.
 
 A run of one stream is a group of one: the same code.
 """
@@ -31,14 +31,15 @@ _PARALLEL = 4
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What the work on each stream of one application shares."""
+    """The objects that the work on all streams of one application shares."""
 
     config: Config
     services: StagingServices
     context: StartedOnce[SparkContext]
     """Starts Spark at the first call: without work there is no Spark."""
     is_group: bool
-    """The application does all steps for its streams, also those that are tasks of their own in a stream's own DAG."""
+    """Whether the application does all steps for its streams, also steps that are separate tasks in a stream's own
+    DAG."""
     audits: list[AuditRecord] = field(default_factory=list)
     """The audits of all streams. Their results are appended to the table of results at the end, in one snapshot."""
 
@@ -64,9 +65,9 @@ def run_application(
 ) -> int:
     """Run the job for the streams of the options, and return the exit code.
 
-    `start` is called with the config and the application's name, if Spark is needed at all. `do` works on one stream.
+    `start` is called with the config and the application's name, if Spark is needed. `do` processes one stream.
 
-    Exit code 1: with `--run`, an application that is tried again may do more; without, a stream failed or has an alert.
+    Exit code 1: with `--run`, another try may succeed; without it, a stream failed or has an alert.
     """
     label = options.group or ", ".join(options.streams)
     try:
@@ -134,7 +135,7 @@ class _Run:
     # --- results ---
 
     def _recorder(self, selected: Sequence[str]) -> ResultsRecorder | None:
-        """Return the recorder of the run's results; with `--resume` they contain what an earlier try has done."""
+        """Return the recorder of the run's results; with `--resume` they contain the results of earlier tries."""
         options, store = self.options, self.services.store
         if options.run is None:
             return None
@@ -144,7 +145,7 @@ class _Run:
     def _append_audits(
         self, audits: Sequence[AuditRecord], finished: Sequence[StreamWork], recorder: ResultsRecorder | None
     ) -> None:
-        """Append the results of all audits. One that raises what no code expects is an alert of its stream."""
+        """Append the results of all audits. An unexpected exception becomes an alert of the stream."""
         if not audits:
             return
         try:
@@ -209,5 +210,5 @@ def _is_alive(context: SparkContext | None) -> bool:
         return True
     try:
         return not context._jsc.sc().isStopped()
-    except Exception:  # whatever py4j raises when the JVM has gone
+    except Exception:  # any exception that py4j raises when the JVM has ended
         return False

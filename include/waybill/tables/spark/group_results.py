@@ -1,4 +1,4 @@
-"""The results of a group's Spark application, by stream: how the driver tells Airflow what it did.
+"""The results of a group's Spark application, by stream: with them, the driver reports its results to Airflow.
 
 The driver may run on any machine, so the results are an object in S3 below the archive's prefix. There is one for each
 group and job: the next run replaces it. The driver replaces it whenever a stream has ended, so that a driver that is
@@ -27,7 +27,7 @@ _DOCUMENT = Document(
 
 
 class StreamOutcome(StrEnum):
-    """How a stream's part of an application ended."""
+    """How the work on a stream ended in an application."""
 
     NOTHING_NEW = "nothing_new"
     DONE = "done"
@@ -36,7 +36,7 @@ class StreamOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StreamResult:
-    """What an application did for one stream. The field names are those of the JSON document."""
+    """The result of an application for one stream. The field names are those of the JSON document."""
 
     stream: str
     status: StreamOutcome
@@ -53,10 +53,10 @@ class StreamResult:
     lines: tuple[str, ...] = ()
     """The reports for people."""
     alerts: tuple[str, ...] = ()
-    """What a person should look at although the work is done: too much in quarantine, an archive fault, a window that
-    is too short."""
+    """Alerts for a person, although the work is done: many messages in quarantine, an archive fault, a window that is
+    too short."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """What this application committed, and no other: `rows`, `quarantined`, `duplicates`."""
+    """The counts that only this application committed: `rows`, `quarantined`, `duplicates`."""
 
     @property
     def is_sound(self) -> bool:
@@ -70,7 +70,7 @@ class StreamResult:
         return (*error, *self.alerts)
 
     def after(self, before: StreamResult) -> StreamResult:
-        """Return the result of two tries, of which this is the later one."""
+        """Merge the results of two tries; this is the later one."""
         is_done = self.status is StreamOutcome.NOTHING_NEW and before.committed
         return dataclasses.replace(
             self,
@@ -96,7 +96,7 @@ class StreamResult:
 
 @dataclass(frozen=True, slots=True)
 class GroupResults:
-    """The results of one run of a group's job, perhaps of several applications: a retry adds to those before it."""
+    """The results of one run of a group's job. A retry adds its results to those of earlier applications."""
 
     run: str
     """The id of the DAG run."""
@@ -168,7 +168,7 @@ class ResultsRecorder:
             self._write()
 
     def _with_earlier(self, result: StreamResult) -> StreamResult:
-        """Return the result of the run: what both tries did."""
+        """Return the result of the run: the merged results of both tries."""
         if self._earlier is None:
             return result
         before = self._earlier.streams.get(result.stream)

@@ -1,4 +1,4 @@
-"""What the scripts of `spark_jobs/` share: options, logging, reports, their end, and the environment to submit them in.
+"""Shared code of the scripts in `spark_jobs/`: options, logging, reports, exit, and the environment of `spark-submit`.
 
 This module does not import pyspark: Airflow imports it to submit the jobs.
 """
@@ -65,7 +65,7 @@ def with_kept_memory(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def local_slots(master: str) -> int | None:
-    """Return how many tasks run side by side on a local master, such as `local[2]`; None for one of a cluster."""
+    """Return how many tasks run in parallel on a local master such as `local[2]`; None for a cluster."""
     local = _LOCAL_THREADS.fullmatch(master)
     if local is None:
         return None
@@ -76,7 +76,7 @@ def local_slots(master: str) -> int | None:
 
 
 def job_parser(description: str, figures: str) -> argparse.ArgumentParser:
-    """Return a parser with the options that choose streams and say where the results go.
+    """Return a parser with the options that choose streams and the places of the results.
 
     `figures`: what the report contains.
     """
@@ -112,7 +112,7 @@ def job_parser(description: str, figures: str) -> argparse.ArgumentParser:
 
 
 def end_with_spark_submit() -> None:
-    """Let the kernel kill this driver when the process that runs it for `spark-submit` ends, however it ends.
+    """Let the kernel kill this driver when the process that runs it for `spark-submit` ends for any reason.
 
     Airflow kills `spark-submit` when a task is cleared, or runs into its timeout. The driver would go on until it next
     needs the JVM, and a driver that hangs would go on for ever. Does nothing outside of `spark-submit`, or of Linux.
@@ -120,7 +120,7 @@ def end_with_spark_submit() -> None:
     if _GATEWAY_VARIABLE in os.environ and sys.platform == "linux":
         parent = os.getppid()
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it ended before the kernel knew
+        if os.getppid() != parent:  # the process ended before the call
             os._exit(1)
 
 
@@ -136,7 +136,7 @@ def jvm_cpu_seconds() -> float:
 
 
 def configure_logging() -> None:
-    """Log to standard error; of some libraries only warnings and errors."""
+    """Log to standard error; for some libraries, only warnings and errors."""
     line = "%(asctime)s %(levelname)s %(name)s: %(stream)s%(message)s"
     logging.basicConfig(level=logging.INFO, format=line, stream=sys.stderr)
     for handler in logging.getLogger().handlers:

@@ -1,8 +1,8 @@
-"""Executors that have another Waybill than the driver are refused by name.
+"""Refuse executors that have another version of Waybill than the driver, with an error that names the module.
 
 Spark sends work to executors as pickled references to modules of `waybill`. A module that moved between two versions is
-missing on executors that still have the other one, and the application ends with a traceback of Spark's. Modules moved
-with the ten rooms (CHANGELOG), so this is met when `waybill-spark-env.tar.gz` was made before them.
+missing on executors with the other version, and the application ends with a traceback of Spark. Modules moved when the
+ten rooms were introduced (CHANGELOG), so this happens if `waybill-spark-env.tar.gz` is older.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MISSING = re.compile(
 
 @contextmanager
 def executors_have_this_waybill() -> Iterator[None]:
-    """Run a Spark job. Raises `ConfigError` if executors cannot find what the driver refers to."""
+    """Run a Spark job. Raises `ConfigError` if executors cannot find the driver's modules."""
     try:
         yield
     except Py4JJavaError as error:

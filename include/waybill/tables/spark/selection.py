@@ -46,7 +46,7 @@ def select_streams(config: Config, job: Stage, group: str | None, names: Sequenc
 
 
 def active_streams(config: Config, job: Stage, names: Iterable[str]) -> list[str]:
-    """Return the streams for which the job is not paused, and log those for which it is.
+    """Return the streams for which the job is not paused, and log the paused ones.
 
     Raises `CoordinationUnavailable` when ZooKeeper, where pauses are recorded, does not answer.
     """

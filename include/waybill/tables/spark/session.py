@@ -20,7 +20,7 @@ _REDACTED_NAMES = (
     r"(access|account|api|private|shared|storage|encryption)[._-]?key",
     r"connection[._-]?string",
     r"[._-]sas([._=-]|$)",
-    # Any header that a REST catalog's server asks for: which of them are secret, only that server knows.
+    # Any header for a REST catalog's server, since only that server knows which headers are secret.
     r"\.header\.",
     "AIRFLOW_CONN_",
 )
@@ -80,7 +80,7 @@ def task_slots() -> int:
 def _submitted() -> SparkConf:
     """Return the settings of `spark-submit`, if it started this process."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # Only the JVM of spark-submit knows them, such as the master.
+        # Only the JVM of spark-submit has these settings, such as the master.
         SparkContext._ensure_initialized()
     return SparkConf()
 
@@ -94,7 +94,7 @@ def _conf(connections: Iterable[str], settings: Mapping[str, str]) -> SparkConf:
     for key, value in {**_defaults(conf.get("spark.master", _LOCAL_MASTER)), **settings}.items():
         conf.setIfMissing(key, value)
     if not _is_local(conf):
-        # The JVM must be running before: settings made earlier go into its command line, which every user can read.
+        # Start the JVM first: settings made before its start are on its command line, which every user can read.
         SparkContext._ensure_initialized(conf=conf)
         for name in map(connection_variable, connections):
             if name in os.environ and not conf.contains(f"spark.kubernetes.executor.secretKeyRef.{name}"):
@@ -116,7 +116,7 @@ def _defaults(master: str | None) -> dict[str, str]:
         "spark.redaction.regex": REDACTED,
     }
     if (master or "").startswith("local"):
-        # Looking up the host's name and address can take seconds, and only local processes connect.
+        # A lookup of the host's name and address can take seconds, and only local processes connect.
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         # Not on a cluster: executors there may get this package only together with a task.
         settings |= {"spark.python.daemon.module": "waybill.tables.spark.daemon"}

@@ -1,8 +1,8 @@
-"""Work on several streams side by side in threads of one driver; what fails for one stream ends only its own part.
+"""Process several streams in parallel threads of one driver; an error of one stream ends only its own part.
 
-The streams share the driver's process, its S3 client, catalog and Spark session, and Spark's Python workers. So what
-ends the driver or its JVM (out of memory, a kill) ends the work on all of them. A worker that dies fails only the
-stream whose task it ran: Spark starts another one.
+The streams share the driver's process, its S3 client, catalog and Spark session, and Spark's Python workers. So the end
+of the driver or its JVM (out of memory, a kill) ends the work on all streams. A worker that dies fails only the stream
+whose task it ran: Spark starts another one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StartedOnce(Generic[_T]):
 
 @dataclass
 class StreamWork:
-    """What a job has done for one stream, as far as it has come; also when an error has ended the work."""
+    """The results of a job for one stream so far, also after an error."""
 
     job: str
     stream: str
@@ -65,13 +65,13 @@ class StreamWork:
     reports: list[dict[str, Any]] = field(default_factory=list)
     """JSON documents."""
     counts: Counter[str] = field(default_factory=Counter)
-    """What was committed: `rows`, `quarantined`, `duplicates`."""
+    """The committed counts: `rows`, `quarantined`, `duplicates`."""
     errors: list[Exception] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
 
     @contextmanager
     def part(self) -> Iterator[None]:
-        """Note an error that ends the block; what follows the block is done all the same."""
+        """Record an error that ends the block; the code after the block is still executed."""
         try:
             yield
         except Exception as error:
@@ -82,7 +82,7 @@ class StreamWork:
             self.errors.append(error)
 
     def result(self) -> StreamResult:
-        """Return the result as it is now."""
+        """Return the present result."""
         error = self.errors[0] if self.errors else None
         done = StreamOutcome.DONE if self.did_something or self.alerts else StreamOutcome.NOTHING_NEW
         return StreamResult(
@@ -101,7 +101,7 @@ class StreamWork:
 
 
 def _can_retry(error: Exception) -> bool:
-    # An error that is not Waybill's is a worker that died, or an unexpected fault: Airflow tries again.
+    # Any other error is a dead worker or an unexpected fault: Airflow tries again.
     is_unexpected = isinstance(error, UnexpectedFailure) or not isinstance(error, WaybillError)
     return is_unexpected or bool(getattr(error, "retriable", False))
 
@@ -115,11 +115,11 @@ def run_side_by_side(
     on_end: Callable[[StreamWork], None],
     can_go_on: Callable[[], bool] = lambda: True,
 ) -> list[StreamWork]:
-    """Call `do` for each stream, `parallel` of them at a time, and return what was done, in the order of `names`.
+    """Call `do` for each stream, `parallel` of them at a time, and return the results in the order of `names`.
 
-    `on_end` is called after each stream. `can_go_on` is asked after a stream has failed: if it returns False, no
-    further stream is begun, and the result contains neither that stream nor the rest. Raises what `on_end` raises, when
-    all threads have ended.
+    `on_end` is called after each stream. `can_go_on` is called after a stream has failed: if it returns False, no
+    further stream is started, and the result contains neither that stream nor the remaining ones. Raises what `on_end`
+    raises, when all threads have ended.
     """
     stopped = threading.Event()
 

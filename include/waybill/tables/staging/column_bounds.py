@@ -36,7 +36,7 @@ def upper_bound_of_bytes(value: bytes, length: int) -> bytes | None:
 
 
 def shorten_upper_bounds(statistics: DataFileStatistics) -> None:
-    """Replace the greatest text or bytes of each column by an upper bound that PyIceberg then stores as it is."""
+    """Replace the greatest text or bytes of each column by an upper bound that PyIceberg stores unchanged."""
     for aggregate in statistics.column_aggregates.values():
         _shorten(aggregate)
 

@@ -8,7 +8,7 @@ continues from there:
    starts there finds the same plan.
 2. Stage: execute the plan's tasks, which write data files that no table references, then record these files. The first
    run that records them wins: its rivals delete their own files and continue with the recorded ones.
-3. Commit: add the recorded files to the tables. A commit that a rival did already is skipped.
+3. Commit: add the recorded files to the tables. A commit that a rival has made is skipped.
 
 `run_staged_job` is this order. A `StagedJob` supplies the steps.
 """
@@ -33,7 +33,8 @@ from waybill.tables.staging.table_layout import FileEntry, load_data_files
 from waybill.tables.staging.timing import StepClock
 
 LEAST_TASK_BYTES = 32 << 20
-"""Input bytes below which a task is not split only to use an idle executor slot: each task writes files of its own."""
+"""Input bytes below which a task is not split only to use an idle executor slot, since each task writes separate
+files."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class RunOutcome(StrEnum):
 
 
 class StoredPlan(Protocol):
-    """What the driver reads of a plan."""
+    """The part of a plan that the driver reads."""
 
     @property
     def id(self) -> str:
@@ -59,7 +60,7 @@ class StoredPlan(Protocol):
 
 
 class StagedFiles(Protocol):
-    """What the driver reads of recorded files."""
+    """The part of the recorded files that the driver reads."""
 
     @property
     def run_id(self) -> str:
@@ -93,11 +94,11 @@ class StagedJob(Protocol[PlanT, StagedT]):
         """Delete files of this run that were not recorded, so that nothing references them."""
 
     def commit(self, plan: PlanT, staged: StagedT) -> CommitOutcome:
-        """Add the recorded files to the tables, as far as no rival has done so."""
+        """Add the recorded files to the tables, unless a rival has added them."""
 
 
 class NothingToCommit(Exception):
-    """Raised by `StagedJob.execute` when the run ends there: `outcome` is what the run reports."""
+    """Raised by `StagedJob.execute` to end the run: `outcome` is the reported outcome."""
 
     def __init__(self, outcome: RunOutcome) -> None:
         super().__init__(str(outcome))
@@ -112,11 +113,11 @@ class FinishedJob(Generic[PlanT, StagedT]):
     plan: PlanT | None
     """None: there was no input."""
     staged: StagedT | None
-    """The files that were committed, by this run or by a rival; None without a commit."""
+    """The files that were committed, by this run or by a rival; None if there was no commit."""
 
 
 def run_staged_job(job: StagedJob[PlanT, StagedT], *, clock: StepClock, on_step: OnStep) -> FinishedJob[PlanT, StagedT]:
-    """Plan, execute the tasks, record the staged files, commit. Every decision is found again by a retry or a rival.
+    """Plan, execute the tasks, record the staged files, commit. A retry or a rival finds every decision.
 
     Times the steps `plan`, `tasks` and `commit` by `clock`. Calls `on_step` with `planned`, `executed` (data files
     are written, not recorded), `staged` (recorded) and `committed`. Raises what the steps of `job` raise.
@@ -171,7 +172,7 @@ def repeat_while_more(
     """Yield the report of `run`, then those of `run_again` (by default `run`) until no input is left.
 
     One run may leave input behind: a plan is bounded (`more`), and the plan of an earlier run that was `resumed` ends
-    where the input ended then.
+    where the input ended at that time.
     """
     while True:
         report = run()
@@ -196,7 +197,7 @@ def find_or_create(
 ) -> _DocumentT | None:
     """Return the plan stored under `key`; without one, store and return what `make` returns, None for no input.
 
-    `parse` is called with key and content. If a rival creates the object meanwhile, return the rival's plan.
+    `parse` is called with key and content. If a rival creates the object in the meantime, return the rival's plan.
     """
     found = store.read_if_exists(key)
     if found is None:

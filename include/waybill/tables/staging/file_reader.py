@@ -1,4 +1,4 @@
-"""Read rows of a table's data files in bounded memory, whichever program wrote the files."""
+"""Read rows of a table's data files in bounded memory. Any program may have written the files."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def read_batches(
 
     Batches have the `columns` with the names and types that `layout`, the table's present schema, gives them; a column
     that the file does not have is null. A batch has at most `batch_rows` rows and about `batch_bytes` decoded.
-    `row_groups` returns which row groups to read, given how many the file has; by default all. With `buffer_bytes` the
-    file is read through a buffer of that size instead of a whole column chunk at a time.
+    `row_groups` returns the row groups to read for the number of row groups in the file; by default, all. With
+    `buffer_bytes` the file is read through a buffer of that size instead of a whole column chunk at a time.
 
     Raises `FileNotFoundError` when the file does not exist, `DamagedFile` when it is not valid Parquet, and another
     `OSError` when S3 cannot be reached.

@@ -1,10 +1,10 @@
 """Write rows to data files: one file for each partition of the table, in bounded memory for any number of partitions.
 
 Rows are buffered until they take `memory_bytes`. When the buffer is full and more rows come, the rows of each partition
-that make a good part of a row group are written to the partition's file. The rows of the other partitions are spilled
+that fill a large part of a row group are written to the partition's file. The rows of the other partitions are spilled
 to the scratch disk: a year of history by day would otherwise become one small row group, or one small file, for each
-day each time the buffer is full. At the end each partition's file gets the spilled rows of that partition. So a
-partition that waits costs a position in a spill file, and no memory.
+day each time the buffer is full. At the end each partition's file gets the spilled rows of that partition. So a waiting
+partition needs a position in a spill file, and no memory.
 
 The new messages of one hour belong to few partitions. Then the buffer stays at the size of a row group: the first use
 of memory costs a task more than the work on the rows in it (docs/decisions/0011).
@@ -54,7 +54,7 @@ def write_data_files(
 ) -> list[DataFile]:
     """Write batches with the schema `rows` to data files of `table`, whose names begin with `name`, and upload them.
 
-    No snapshot references the files yet. If anything fails, also `batches` itself, the files are deleted again.
+    No snapshot references the files yet. After any error, also in `batches`, the files are deleted again.
 
     Raises `ScratchUnusable` when the disk is full, `OSError` when S3 cannot be reached, and what `batches` raises.
     """
@@ -262,7 +262,8 @@ class PartitionedWriter:
         return None if self._grouping is None else self._grouping.times(table)
 
     def _new_name(self) -> str:
-        # Unique, so that a run that loses never overwrites a committed file. The name starts with the plan for people.
+        # The name is unique, so that a slower rival never overwrites a committed file. It starts with the plan, for
+        # people.
         return f"{self._name}-{uuid.uuid4().hex}"
 
     def _write(self, partition: PartitionValue, rows: pa.Table) -> None:
@@ -308,7 +309,7 @@ class _OpenFile:
         return self._writer.writer.metadata
 
     def abandon(self) -> None:
-        with suppress(OSError):  # a full disk may be the reason for the call
+        with suppress(OSError):  # this may have been called because the disk is full
             self._writer.close()
 
 

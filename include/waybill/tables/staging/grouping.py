@@ -29,7 +29,7 @@ _MOST_CODES = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class PartitionSlice:
-    """The rows of one partition: those at `[start, end)` once the rows are grouped."""
+    """The rows of one partition: `[start, end)` of the grouped rows."""
 
     value: PartitionValue
     start: int

@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 class StagingServices:
-    """The open store and catalog, and what is read at the start of any stream's run. Several threads may share it."""
+    """The open store and catalog, and data that is read at the start of each stream's run. Thread-safe."""
 
     def __init__(self, config: Config, store: Store, catalog: Catalog, stack: ExitStack) -> None:
-        """`stack`: closes what is opened later."""
+        """`stack`: closes the services that are opened later."""
         self.store = store
         self.catalog = catalog
         self._config = config
@@ -46,7 +46,7 @@ class StagingServices:
             return {}
 
     def store_usage(self, step: str, streams: Collection[str]) -> None:
-        """Add what this process has used since the last call to the usage of its streams. An error is logged."""
+        """Add the usage of this process since the last call to the usage of its streams. An error is logged."""
         tallies = meter.take(step, streams, "driver")
         if not tallies:
             return
@@ -78,7 +78,7 @@ class StagingServices:
 
 @contextmanager
 def services_of(config: Config, shared: StagingServices | None = None) -> Iterator[StagingServices]:
-    """Yield the services that the config names: `shared`, or else services of its own, closed at the end of the block.
+    """Yield the services of the config: `shared`, or else new ones, which are closed at the end of the block.
 
     Raises `ConfigError`, or the retriable `CatalogUnavailable`.
     """

@@ -1,4 +1,4 @@
-"""What data files of a table look like, where they are stored, and the manifest entries that describe them.
+"""The layout of a table's data files, their locations, and the manifest entries that describe them.
 
 A run records its data files before it commits them, and the run that commits them makes the manifest entries again. The
 statistics of a file are in its Parquet footer. A `FileEntry` records path, partition and whether the rows are sorted:
@@ -44,7 +44,10 @@ FileEntry = Sequence[Any]
 
 @dataclass(frozen=True)
 class TableLayout:
-    """What a task needs to write data files of a table. Small enough to send to every task; holds no secrets."""
+    """The data with which a task writes data files of a table.
+
+    It is small enough to send to every task, and holds no secrets.
+    """
 
     name: str
     data_location: str
@@ -55,7 +58,7 @@ class TableLayout:
 
     @classmethod
     def of(cls, table: Table) -> TableLayout:
-        """Return the layout of a table as it is loaded."""
+        """Return the layout of a loaded table."""
         provider = table.location_provider()
         return cls(
             ".".join(table.name()),
@@ -74,7 +77,7 @@ class TableLayout:
     def data_file(
         self, path: str, size_bytes: int, metadata: pq.FileMetaData, *, partition: PartitionValue, is_sorted: bool
     ) -> DataFile:
-        """Return the manifest entry of a file, with the column bounds that engines prune by."""
+        """Return the manifest entry of a file, with the column bounds that engines use for pruning."""
         statistics = data_file_statistics_from_parquet_metadata(metadata, *self._statistics_plan)
         shorten_upper_bounds(statistics)
         file = DataFile.from_args(

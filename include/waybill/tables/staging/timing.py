@@ -1,4 +1,4 @@
-"""Measure what the steps of a run and the tasks on executors take: time, CPU time and memory."""
+"""Measure time, CPU time and memory of a run's steps and of tasks on executors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StepClock:
         self._steps: dict[str, float] = {}
 
     def timed(self, step: str, work: Callable[[], _T]) -> _T:
-        """Return what `work` returns, and add its time to `step`. Steps may be nested."""
+        """Return the result of `work`, and add its time to `step`. Steps may be nested."""
         began = time.monotonic()
         try:
             return work()
@@ -33,7 +33,7 @@ class StepClock:
 
 @dataclass(frozen=True, slots=True)
 class TaskUsage:
-    """What a task used."""
+    """The usage of a task."""
 
     seconds: float
     """Wall-clock."""
@@ -55,7 +55,7 @@ class Stopwatch:
         return cls(time.perf_counter(), time.process_time())
 
     def usage(self) -> TaskUsage:
-        """Return what the process used since `start`."""
+        """Return the usage of the process since `start`."""
         return TaskUsage(
             seconds=time.perf_counter() - self.began,
             cpu_seconds=time.process_time() - self.cpu_before,

@@ -100,7 +100,7 @@ class Uploads:
         self._uploader.wait()
 
     def discard(self) -> None:
-        """Delete all uploaded files, as far as that is possible."""
+        """Delete all uploaded files that can be deleted."""
         self._uploader.cancel()
         remove_files(self._io, self._paths)
 

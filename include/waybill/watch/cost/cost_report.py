@@ -31,7 +31,7 @@ class RequestKind(StrEnum):
     LIST = "list"
     READ = "read"
     DELETE = "delete"
-    """Also aborted uploads. Amazon charges nothing for these."""
+    """Includes aborted uploads. Amazon charges nothing for these."""
 
 
 _WRITES = frozenset({"PutObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "CopyObject"})
@@ -66,7 +66,7 @@ class CostPeriod:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """What upload limits mean for the objects of the period."""
+    """The objects of the period, as other upload limits would have made them."""
 
     limits: Mapping[str, ObjectLimits]
     """By topic."""
@@ -82,14 +82,14 @@ class CostReport:
     by_day: Mapping[date, Tally]
     """Only days that have usage."""
     days: float
-    """Days with usage; today counts as the part of it that has passed."""
+    """The number of days with usage. Today counts as a fraction of a day."""
     counted_writes: int
     """Counted requests of ingest that create objects."""
     stored_bytes: Mapping[str, int]
-    """What is stored now: `archive`, and the tables, by their role."""
+    """Bytes that are stored now, by `archive` or role of a table."""
     present: WhatIf
     other: WhatIf | None
-    """With other limits; None if none were given."""
+    """The prediction for other limits; None if no limits were given."""
 
     @property
     def total(self) -> Tally:
@@ -97,11 +97,11 @@ class CostReport:
         return Tally.sum(self.by_day.values())
 
     def per_day(self, figure: float) -> float | None:
-        """Return a figure of the period by day; None without a day."""
+        """Return a figure of the period, divided by the number of days; None if there are no days."""
         return figure / self.days if self.days else None
 
     def per_million(self, figure: float) -> float | None:
-        """Return a figure of the period by million of archived messages; None without a message."""
+        """Return a figure of the period for each million archived messages; None if there are no messages."""
         messages = self.total.messages
         return figure * _MILLION / messages if messages else None
 
@@ -167,9 +167,9 @@ def read_cost(
     max_bytes: int | None = None,
     max_age: timedelta | None = None,
 ) -> CostReport:
-    """Return what stream `name` has cost in a period. With `max_bytes` or `max_age`, also what these would change.
+    """Return what stream `name` has cost in a period. `max_bytes` and `max_age` add a prediction for these limits.
 
-    It lists the archive of the stream, a request for each 1,000 objects, and loads the tables.
+    The function lists the archive of the stream (one request for each 1,000 objects) and loads the tables.
 
     Raises `ConfigError`, `DocumentTooNew`, `DocumentDamaged`, `CoordinationUnavailable`, `StoreUnavailable` or
     `CatalogUnavailable`.
@@ -216,7 +216,7 @@ def read_cost(
 
 
 def _of_stream(usage: Iterable[DailyUsage], name: str, streams: Sequence[str]) -> list[DailyUsage]:
-    """Return the usage of a stream, with its equal part of what worked for all streams."""
+    """Return the usage of a stream, with an equal share of the usage of processes that work for all streams."""
     found = []
     for each in usage:
         if each.stream == name:
@@ -261,7 +261,7 @@ def _predict(stream: Stream, chains: Iterable[Sequence[CostedObject]], period: C
 def _table_bytes(services: StagingServices, stream: Stream) -> dict[str, int]:
     """Return the sizes of the data files of the present snapshots, by table; nothing for a table that does not exist.
 
-    Files of older snapshots, which maintenance has not removed yet, and of branches are not in it.
+    Files of branches, and of older snapshots that maintenance has not removed yet, are not counted.
     """
     main = load_tables(services.catalog, stream)
     dedup = None if stream.dedup is None else load_dedup_tables(services.catalog, stream)

@@ -1,12 +1,12 @@
 """How many backup objects and requests a chain needs under other upload limits.
 
-A listing shows size and time of each object. Its bytes arrived between the object before it and its own time, and at
-most `max_age` before that; within this time they are taken to have arrived evenly. A lane comes by whenever it did,
-and every minute in between. At each pass it cuts full objects, and the rest once its oldest byte is `max_age` old, as
-ingest does (`waybill.archive.ingest.kafka.fetching`).
+A listing shows size and time of each object. The prediction assumes that its bytes arrived at a constant rate between
+the time of the previous object and its own time, but at most `max_age` before its own time. It also assumes that lanes
+ran when the objects were created, and every minute in between. Each lane completes full objects, and the remaining
+object when its oldest byte is `max_age` old, as ingest does (`waybill.archive.ingest.kafka.fetching`).
 
-An object ends at a record batch, so it is a little smaller than `max_bytes`. By how much is seen at the full objects
-that exist.
+An object ends at a record batch, so it is a little smaller than `max_bytes`. The full objects that exist show how much
+smaller.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PASS_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class ObjectLimits:
-    """When an object is cut."""
+    """The limits at which ingest completes an object."""
 
     max_bytes: int
     max_age_ms: int
@@ -70,8 +70,8 @@ def predict(pieces: Iterable[CostedObject], first_ms: int, end_ms: int, *, is_in
 def recut(pieces: Sequence[CostedObject], now: ObjectLimits, other: ObjectLimits) -> Iterator[CostedObject]:
     """Yield the objects of a chain as other limits would have cut them.
 
-    `pieces`: all objects of the chain, in order, which the limits `now` have cut. What would still be waiting at the
-    time of the last of them is left out.
+    `pieces`: all objects of the chain, in order, which the limits `now` have cut. Bytes that would not be uploaded yet
+    at the time of the last object are left out.
     """
     pieces = [piece for piece in pieces if piece.size_bytes > 0]
     if not pieces:
@@ -99,7 +99,7 @@ def recut(pieces: Sequence[CostedObject], now: ObjectLimits, other: ObjectLimits
 
 
 def _missing_bytes(pieces: Sequence[CostedObject], now: ObjectLimits) -> int:
-    """Return how much a full object lacks of `max_bytes`: the next batch would not have fitted.
+    """Return by how many bytes a full object is smaller than `max_bytes`, because the next batch did not fit.
 
     An object is full if the next one followed in the same run of ingest.
     """
@@ -110,7 +110,7 @@ def _missing_bytes(pieces: Sequence[CostedObject], now: ObjectLimits) -> int:
 
 
 class _Arrivals:
-    """When each byte of a chain arrived, and when lanes came by."""
+    """When each byte of a chain arrived, and when lanes ran."""
 
     def __init__(self, pieces: Sequence[CostedObject], now: ObjectLimits) -> None:
         longest = max(now.max_age_ms, PASS_MS)
@@ -121,7 +121,10 @@ class _Arrivals:
         self.total_bytes = self._bytes[-1]
 
     def time_of(self, position: int) -> float:
-        """Return when the byte before this position arrived; for the start of a piece, when its first byte did."""
+        """Return when the byte before this position arrived.
+
+        At the start of a piece, return when its first byte arrived.
+        """
         number = min(bisect_right(self._bytes, position) - 1, len(self._ends) - 1)
         begin, end = self._begins[number], self._ends[number]
         size = self._bytes[number + 1] - self._bytes[number]
@@ -137,7 +140,7 @@ class _Arrivals:
         return self._bytes[number] + int((self._bytes[number + 1] - self._bytes[number]) * share)
 
     def next_pass(self, due: float) -> int | None:
-        """Return when the first lane came by from that time on; None if there was none."""
+        """Return when the first lane ran at or after that time; None if no lane did."""
         number = bisect_left(self._ends, due)
         if number == len(self._ends):
             return None

@@ -18,7 +18,7 @@ def _unpacked(content: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class StoredBook:
-    """A book, and its number, which grows with each change. 0: it was never stored."""
+    """A book with its number, which grows with each change. 0: the book was never stored."""
 
     DOCUMENT: ClassVar = Document(
         "{where} does not hold Waybill's incidents ({kind}: {error}). Delete it: the next watch finds what is broken "
@@ -35,7 +35,10 @@ class StoredBook:
         return self.DOCUMENT.write({"number": self.number, **self.book.document()})
 
     def packed(self, mark: int = 0) -> bytes:
-        """Return the document, gzipped. `mark`: a number of 32 bits that makes the bytes differ from others."""
+        """Return the document, gzipped.
+
+        `mark`: a number of 32 bits, by which the bytes differ from those of an equal book.
+        """
         return gzip.compress(self.content(), compresslevel=6, mtime=mark)
 
     @classmethod

@@ -3,10 +3,11 @@
 A book that fits is the content of one node. ZooKeeper refuses nodes of more than 1 MB, so a larger book is gzipped and
 cut into parts, each a node that is never changed. The first node then lists the parts.
 
-The first node alone decides: a watch writes it only over the version that it has read. It writes the parts before,
-below names that no other watch uses, and removes the parts of the book before afterwards. A watch that dies in between
-leaves parts that no book lists. The next one that writes a book in parts removes them: it removes parts whose number is
-not above that of its own book, since a watch that still wrote such parts would not get its book into the first node.
+The first node alone decides: a watch writes it only over the version that it has read. Before that, the watch writes
+the parts, with names that no other watch uses. After that, it removes the parts of the previous book. A watch that is
+killed in between leaves parts that no book lists. The next watch that writes a book in parts removes them: it removes
+all other parts whose number is not higher than that of its own book. A slower watch that still writes such parts cannot
+write its book into the first node.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class BookNode:
     """The book of incidents in ZooKeeper."""
 
     def __init__(self, root: str, session: ZooKeeperSession, part_bytes: int = _PART_BYTES) -> None:
-        """`root`: of ZooKeeper's nodes. `part_bytes`: how many bytes of a book one node may hold."""
+        """`root`: the root of Waybill's znodes. `part_bytes`: the most bytes of a book in one node."""
         self.where = f"ZooKeeper node {watch_path(root)}"
         self._root = root
         self._path = watch_path(root)
@@ -62,7 +63,7 @@ class BookNode:
             found = self._session.get_all(paths)
             if len(found) == len(paths):
                 return StoredBook.parse(b"".join(found[path][0] for path in paths), self.where), version
-            # Another watch has written the next book meanwhile, and removed these parts.
+            # Another watch has written the next book in the meantime, and has removed these parts.
         raise DocumentDamaged(
             f"{self.where} lists parts of the incidents that do not exist. Delete it: the next watch takes the copy in "
             f"S3"
@@ -90,7 +91,7 @@ class BookNode:
         starts = range(0, len(packed), self._part_bytes)
         names = tuple(f"{stored.number:012d}-{token}-{index:04d}" for index in range(len(starts)))
         for name, start in zip(names, starts, strict=True):
-            # It exists if an answer was lost: no other watch has the token.
+            # The node exists if ZooKeeper's answer was lost: no other watch has the token.
             with suppress(NodeExistsError):
                 self._session.write(
                     watch_parts_path(self._root, name), packed[start : start + self._part_bytes], version=-1
@@ -98,7 +99,7 @@ class BookNode:
         return names
 
     def _remove_parts(self, number: int) -> None:
-        """Remove parts that no book lists. Those that stay are removed after the next write."""
+        """Remove parts that no book lists. Parts that cannot be removed now are removed after the next write."""
         try:
             for name in self._session.children(watch_parts_path(self._root)):
                 if name not in self._parts and int(name.partition("-")[0]) <= number:

@@ -1,16 +1,18 @@
 """Where the incidents are stored: in ZooKeeper, with a copy in S3 and one on this machine.
 
-ZooKeeper's node has a version (`book_node`). A watch writes it only over the version that it has read, so of two
-watches that find the same, one opens the incident and sends the message, and the other one finds it opened.
+ZooKeeper's node has a version (`book_node`). A watch writes it only over the version that it has read, so if two
+watches find the same broken promise, one of them opens the incident and sends the message, and the other finds the
+incident.
 
 While ZooKeeper does not answer, a changed book is stored as an interim book in S3; while neither answers, in a private
-directory of this machine (`interim_books`). Interim books have numbers, and only one watch can create a number: so what
-holds for ZooKeeper's versions holds for them, as long as both watches reach the same place. When ZooKeeper answers,
-each watch merges the interim books that it finds into ZooKeeper's book (`merge`), and removes them after that is
-written. So an acknowledgement, a new incident and a message that was sent stay, whichever place they were stored in.
+directory of this machine (`interim_books`). Interim books have numbers, and only one watch can create a number: so they
+protect like ZooKeeper's versions, as long as both watches reach the same place. When ZooKeeper answers, each watch
+merges the interim books that it finds into ZooKeeper's book (`merge`), and removes them after the merged book is
+written. So no acknowledgement, new incident or sent message is lost, in whichever place it was stored.
 
-Two watches of which one reaches ZooKeeper, and the other does not, may find the same at the same time, and send a
-message each. What is stored on a machine is merged by the next watch or command of the same user there.
+If one of two watches reaches ZooKeeper and the other does not, both may find the same broken promise at the same time,
+and each sends a message. The next watch or command of the same user on a machine merges the books that are stored on
+that machine.
 """
 
 from __future__ import annotations
@@ -42,13 +44,13 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 50
 _KEPT_INTERIM = 5
-"""How many numbers of interim books are kept after later ones: a slower watch still finds that its number is taken."""
+"""How many earlier interim books are kept, so that a slower watch still finds that its number is taken."""
 _UNAVAILABLE = (CoordinationUnavailable, StoreUnavailable, ConfigError, OSError)
 """`ConfigError`: the service refuses the credentials. The watch goes on with the other places."""
 
 
 class BookConflict(Exception):
-    """Other watches changed the incidents each time."""
+    """Other watches changed the incidents at each attempt."""
 
 
 @dataclass(slots=True)
@@ -57,7 +59,7 @@ class _Loaded:
     number: int
     """The highest number of all books that were read."""
     is_stored: bool
-    """Whether the place that decides holds this very book."""
+    """Whether the place that decides holds exactly this book."""
     node_version: int | None
     """None: ZooKeeper does not answer. -1: there is no node."""
     interim: dict[str, list[str]] = field(default_factory=dict)
@@ -76,9 +78,11 @@ class BookStore:
         *,
         part_bytes: int | None = None,
     ) -> None:
-        """`root`: of ZooKeeper's nodes. `directory`: the parent of this machine's books, by default the user's own.
+        """`root`: the root of Waybill's znodes.
 
-        `part_bytes`: how many bytes of the book one node of ZooKeeper may hold.
+        `directory`: the parent of this machine's books; by default the user's state directory.
+
+        `part_bytes`: the most bytes of the book in one node of ZooKeeper.
         """
         sizes = {} if part_bytes is None else {"part_bytes": part_bytes}
         self._node = None if session is None else BookNode(root, session, **sizes)
@@ -115,8 +119,8 @@ class BookStore:
     def _load(self) -> _Loaded:
         main, version = self._read_node()
         copies, interim = self._read_places(is_needed=version is None or version < 0)
-        # A copy can be above ZooKeeper's book if ZooKeeper lost data, or if an earlier Waybill stored it there while
-        # ZooKeeper was away. Copies that are not above the others are their ancestors.
+        # A copy can have a higher number than ZooKeeper's book if ZooKeeper lost data, or if an earlier version of
+        # Waybill stored it there while ZooKeeper did not answer. Copies with lower numbers are ancestors of the others.
         latest = max(copies, key=lambda each: each.number, default=main)
         found = [latest] if latest.number > main.number else []
         found += [each for books in interim.values() for each in books.values()]
@@ -138,7 +142,7 @@ class BookStore:
     def _read_places(self, *, is_needed: bool) -> tuple[list[StoredBook], dict[str, dict[str, StoredBook]]]:
         """Return the copies of ZooKeeper's book, and the interim books by place and name.
 
-        `is_needed`: whether this machine's copy is read, too.
+        `is_needed`: whether this machine's copy is read too.
         """
         copies: list[StoredBook] = []
         interim: dict[str, dict[str, StoredBook]] = {}
@@ -157,7 +161,7 @@ class BookStore:
     # --- writing ---
 
     def _save(self, book: IncidentBook, loaded: _Loaded) -> None:
-        """Store a book where it is decided who is first, and then its copies.
+        """Store a book in the place that decides which watch is first, and then store its copies.
 
         Raises one of `NodeConflict`, or `InterimExists`, if another watch was first.
         """
@@ -182,7 +186,7 @@ class BookStore:
                     place.remove(name)
 
     def _after_interim(self, created: InterimBooks, loaded: _Loaded) -> None:
-        """Remove the interim books that this one holds, but for the latest of the place that decides."""
+        """Remove the interim books that are merged into this one, except the latest one in the place that decides."""
         for place in self._places:
             names = loaded.interim.get(place.where, [])
             with _may_fail(place.where):
@@ -192,7 +196,7 @@ class BookStore:
 
 @contextmanager
 def _may_fail(place: str) -> Iterator[None]:
-    """Go on after a block that finds no answer in one place of the incidents: the others have them."""
+    """Run a block, and go on if one place of the incidents does not answer: the other places have them."""
     try:
         yield
     except _UNAVAILABLE as error:
@@ -200,7 +204,7 @@ def _may_fail(place: str) -> Iterator[None]:
 
 
 def _readable(content: bytes, where: str) -> list[StoredBook]:
-    """Return the book of a copy. A damaged one is reported and left where it is: ZooKeeper's book decides."""
+    """Return the book of a copy. A damaged copy is reported and not changed: ZooKeeper's book decides."""
     try:
         return [StoredBook.parse(content, where)]
     except DocumentDamaged as error:

@@ -15,30 +15,32 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _NAMED = 3
-"""So many errors are in the detail of a finding; all are in its names."""
+"""The number of errors in the detail of a finding; its names hold all of them."""
 
 
 class Failures:
-    """What was caught, by the element whose measurement it ended: a promise, a group, a broker, a topic-partition."""
+    """The exceptions that were caught, by measured element: a promise, a group, a broker, a topic-partition."""
 
     def __init__(self) -> None:
         self._found: dict[str, WaybillError] = {}
 
     @property
     def texts(self) -> Sequence[str]:
-        """Return the message of each, with class and place."""
+        """Return the message of each exception, with its class and place in the code."""
         return [str(error) for error in self._found.values()]
 
     def caught(self, element: str, error: Exception) -> WaybillError:
-        """Note an exception that ended the work on an element, log it with its stack trace, and return it by name."""
+        """Record an exception that ended the work on an element, log it with its stack trace, and return its text."""
         logger.error("%s could not be measured", element, exc_info=error)
         found = self._found[element] = expected(element, error)
         return found
 
     def measure(self, element: str, read: Callable[[], _T], default: Callable[[str], _T]) -> _T:
-        """Return what `read` returns; else what `default` returns for the text of the exception, which is noted.
+        """Return the result of `read`.
 
-        A retriable error is raised on: a service does not answer, which concerns more than this element.
+        If it raises, record the exception, and return the result of `default` for its text.
+
+        A retriable error is raised again: a service does not answer, which affects more than this element.
         """
         try:
             return read()
@@ -49,9 +51,10 @@ class Failures:
 
 
 def measured_finding(stream: str, errors: Sequence[str] = (), *, subject: str = "") -> Finding:
-    """Return the finding whether all promises of a stream could be measured.
+    """Return a finding that states whether all promises of a stream could be measured.
 
-    `stream` '': of what all streams share, which `subject` names. `errors`: what was caught.
+    An empty `stream`: the promises belong to no single stream, and `subject` names their subject. `errors`: the texts
+    of the exceptions.
     """
     more = f"; and {len(errors) - _NAMED} more" if len(errors) > _NAMED else ""
     return Finding(

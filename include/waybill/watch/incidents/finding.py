@@ -16,9 +16,11 @@ NO_ANSWER = "no answer"
 READABLE = "readable"
 """The promise that the state of a stream's tables can be read."""
 MEASURED = "measured"
-"""The promise that each promise of a stream can be measured; with the stream '', those of what the subject names."""
+"""The promise that each promise of a stream can be measured. If the stream is '', the subject names what was
+measured."""
 CONFIG = "config"
-"""The promise that the config of a stream is valid; with the stream '', that the config as a whole loads."""
+"""The promise that the config of a stream is valid. If the stream is '', the promise that the config as a whole
+loads."""
 TASKS = "tasks"
 """The promise that the last run of a DAG succeeded, and that its tasks move on; the subject is the DAG's id."""
 CHANNEL = "channel"
@@ -36,7 +38,7 @@ class Verdict(StrEnum):
     KEPT = "kept"
     BROKEN = "broken"
     UNKNOWN = "unknown"
-    """It could not be measured, because a service did not answer. That is a finding of its own."""
+    """The promise could not be measured, because a service did not answer. Another finding reports the service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Finding:
     """One promise, as it was measured."""
 
     stream: str
-    """'' for what all streams share."""
+    """'' if the promise belongs to no single stream."""
     promise: str
     """A `PromiseName`, `REACHABLE`, `READABLE`, `MEASURED`, `CONFIG`, `TASKS` or `CHANNEL`."""
     verdict: Verdict
@@ -54,17 +56,18 @@ class Finding:
     limit: str = ""
     """The limit, for people: `at most 15 min`."""
     detail: str = ""
-    """What is behind the figure: topic-partitions, offsets, the first error."""
+    """The cause of the figure: topic-partitions, offsets, the first error."""
     names: tuple[str, ...] = ()
-    """All that the promise is broken for, where `detail` names only the first."""
+    """The names of everything for which the promise is broken; `detail` names only the first ones."""
     command: str = ""
     """The one command to run."""
     subject: str = ""
-    """What tells several promises of one name apart: a deadline, a service."""
+    """Distinguishes several promises of one name: a deadline, a service."""
     since_ms: int | None = None
     """Since when the promise is broken, if that is known. Epoch ms."""
     value: float | None = None
-    """The figure as a number: seconds, a share, or a count. None: it has none, such as a runway without an end."""
+    """The figure as a number: seconds, a share, or a count. None: there is no number, for example for a runway without
+    an end."""
     link: str = ""
     """Address of the DAG run in Airflow's UI, if the finding is about one."""
 
@@ -128,7 +131,10 @@ def duration_finding(
     detail: str,
     command: str,
 ) -> Finding:
-    """Return the finding of a duration that grows with time and has a limit. It is broken since it passed the limit."""
+    """Return the finding of a duration that grows with time and has a limit.
+
+    The promise is broken since the duration passed the limit.
+    """
     limit_seconds = settings.limit.total_seconds()
     return measured(
         stream,

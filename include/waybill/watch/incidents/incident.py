@@ -22,7 +22,7 @@ class NotificationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """A person takes care of an incident: reminders and escalations end."""
+    """The record that a person takes care of an incident: reminders and escalations end."""
 
     by: str
     at_ms: int
@@ -47,16 +47,16 @@ class Incident:
     detail: str
     command: str
     kept_since_ms: int | None = None
-    """Since when the promise is kept again; the incident is over when that has lasted."""
+    """Since when the promise is kept again. The incident is resolved when it has been kept for long enough."""
     resolved_ms: int | None = None
     outcome: str = ""
-    """Why it was resolved, if not because the promise is kept again."""
+    """Why the incident was resolved, if not because the promise is kept again."""
     acknowledged: Acknowledgement | None = None
     notified_ms: int = 0
-    """When the last message was due."""
+    """When the last notification was due."""
     escalated: bool = False
     channels: tuple[str, ...] = ()
-    """The channels that were told of it, and are told when it is over."""
+    """The channels that were notified of the incident. They are also notified when it is resolved."""
     link: str = ""
     """Address of the DAG run in Airflow's UI, if the incident is about one."""
 
@@ -70,7 +70,7 @@ class Incident:
 
     @property
     def lasted_ms(self) -> int | None:
-        """How long the promise was broken; None while it is."""
+        """How long the promise was broken; None while it is broken."""
         return None if self.resolved_ms is None else (self.kept_since_ms or self.resolved_ms) - self.since_ms
 
     def document(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Incident:
 
     @classmethod
     def parse(cls, document: dict[str, Any]) -> Incident:
-        """Return the incident of a JSON object. Keys of a newer Waybill are left out."""
+        """Return the incident of a JSON object. Keys that only a newer version of Waybill knows are left out."""
         known = {name: document[name] for name in _INCIDENT_FIELDS if name in document}
         acknowledged = known.get("acknowledged")
         return cls(
@@ -102,19 +102,20 @@ class Notification:
     """A message that is to be sent to one channel. Times are epoch ms."""
 
     id: str
-    """It is the same for every watch that finds the same: a receiver can leave out a second copy."""
+    """All watches that find the same broken promise make the same id, so a receiver can leave out a second copy."""
     incident: str
     channel: str
     kind: NotificationKind
     due_ms: int
-    """When it may be sent first, or tried again."""
+    """The earliest time at which the message is sent, or tried again."""
     attempts: int = 0
     claimed_until_ms: int = 0
-    """Until then, one watch has it in hand."""
+    """Until this time, one watch has claimed the message, and no other watch sends it."""
     error: str = ""
     """Why the last attempt failed."""
     made_ms: int = 0
-    """When it was put into the outbox; 0: by a Waybill that did not store it."""
+    """When the message was added to the outbox; 0: an earlier version of Waybill added it, and did not store the
+    time."""
 
     def document(self) -> dict[str, Any]:
         """Return the notification as a JSON object."""
@@ -132,18 +133,18 @@ _NOTIFICATION_FIELDS = tuple(each.name for each in dataclasses.fields(Notificati
 
 @dataclass(frozen=True, slots=True)
 class IncidentBook:
-    """All open incidents, the ones that were resolved lately, and the messages that are not sent yet."""
+    """All open incidents, recently resolved incidents, and the messages that are not sent yet."""
 
     incidents: tuple[Incident, ...] = ()
-    """By the time at which they were opened."""
+    """Sorted by the time at which they were opened."""
     outbox: tuple[Notification, ...] = ()
     failed_pings: int = 0
-    """How often in a row the dead man's switch was not reached."""
+    """How many times in a row the request to the dead man's switch failed."""
     ping_error: str = ""
-    """Why the last time."""
+    """Why the last request to the dead man's switch failed."""
 
     def open_by_key(self) -> dict[FindingKey, Incident]:
-        """Return the open incidents, by what they are about; of two about the same, the one that was opened first."""
+        """Return the open incidents by their keys. If two have the same key, return the one that was opened first."""
         found: dict[FindingKey, Incident] = {}
         for incident in self.incidents:
             if incident.is_open:

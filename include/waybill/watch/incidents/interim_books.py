@@ -1,8 +1,8 @@
 """Where a book of incidents is kept while ZooKeeper does not answer: in S3, else in a private directory.
 
-Each book of that time is an object, or a file, of its own, which is created and never changed. Its name is its number.
-So of two watches that have read the same, one creates the next number, and the other one finds it there. When ZooKeeper
-answers again, these books are merged into its book, and removed.
+Each of these interim books is a separate object or file, which is created and never changed. Its name is its number. So
+if two watches have read the same book, one of them creates the next number, and the other finds that it exists. When
+ZooKeeper answers again, these books are merged into its book, and removed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class BooksInS3:
 
     def create(self, stored: StoredBook) -> None:
         """Create an interim book. Raises `InterimExists` if there is one with its number."""
-        # The random bytes tell this book from an equal one of another watch, after an answer that was lost.
+        # The random bytes distinguish this book from an equal one of another watch, if the answer of S3 was lost.
         content = stored.packed(mark=secrets.randbits(31))
         key = interim_incidents_key(self._store.prefix, stored.number)
         existing = self._store.create_or_read_existing(key, content)
@@ -117,7 +117,7 @@ class BooksOfMachine:
         """Create an interim book. Raises `InterimExists` if there is one with its number."""
         written = self._written(stored.packed())
         try:
-            # A link, other than a rename, does not replace a file that is there.
+            # Unlike a rename, a link does not replace an existing file.
             os.link(written, self._directory / f"interim-{stored.number:012d}.json.gz")
         except FileExistsError:
             raise InterimExists(stored.number) from None
@@ -129,7 +129,7 @@ class BooksOfMachine:
         (self._checked() / name).unlink(missing_ok=True)
 
     def _written(self, content: bytes) -> Path:
-        """Return a new file with this content, on the disk."""
+        """Write this content to a new file, flush the file to the disk, and return its path."""
         path = self._checked() / f".{secrets.token_hex(8)}"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
             file.write(content)
@@ -153,7 +153,9 @@ class BooksOfMachine:
 
 
 def state_directory(root: str, base: Path | None = None) -> Path:
-    """Return the directory of this machine's books. `root`: of ZooKeeper's nodes. `base`: instead of the user's own.
+    """Return the directory of this machine's books.
+
+    `root`: the root of Waybill's znodes. `base`: used instead of the user's state directory.
 
     Raises `OSError` if this user has no home directory.
     """

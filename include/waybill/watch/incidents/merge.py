@@ -1,11 +1,11 @@
-"""Merge two books that were changed without knowledge of each other: one in ZooKeeper, one stored while it was away.
+"""Merge two books that were changed independently: one in ZooKeeper, and one that was stored while it did not answer.
 
-Both descend from one book. What only grows is united: an acknowledgement stays, what is over stays over, an escalation
-that was sent stays sent. A message that is in one outbox alone is either new there, or sent by the other side. The
-incident of the other side tells which: it shows whether that side knew the cause of the message. So no message is
-lost, and none is sent twice, except about what both sides found on their own.
+Both descend from one book. Facts that never become false again are kept from both: an acknowledgement, the end of an
+incident, an escalation that was sent. A message that is in only one outbox is either new there, or was sent by the
+other side. The incident in the other book decides: it shows whether that side knew the cause of the message. So no
+message is lost, and none is sent twice, except about an incident that both sides opened independently.
 
-To merge a book with one of its own ancestors changes nothing, so a merge that is repeated does no harm.
+A merge of a book with one of its own ancestors changes nothing, so a merge can be repeated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Identity = tuple[str, FindingKey]
 
 
 def merge(older: IncidentBook, newer: IncidentBook) -> IncidentBook:
-    """Return one book of two. Where only one figure can stay, it is that of `newer`."""
+    """Merge two books into one. Where the two values cannot be combined, the value of `newer` is kept."""
     ours, theirs = _by_identity(older), _by_identity(newer)
     merged = [
         theirs[key] if key not in ours else ours[key] if key not in theirs else _one(ours[key], theirs[key])
@@ -33,7 +33,7 @@ def merge(older: IncidentBook, newer: IncidentBook) -> IncidentBook:
 
 
 def _by_identity(book: IncidentBook) -> dict[_Identity, Incident]:
-    """Return the incidents by id and key: an earlier Waybill gave one id to incidents about similar subjects."""
+    """Return the incidents by id and key, since earlier versions of Waybill gave one id to similar subjects."""
     return {(incident.id, incident.key): incident for incident in book.incidents}
 
 
@@ -55,7 +55,7 @@ def _first(older: Acknowledgement | None, newer: Acknowledgement | None) -> Ackn
 
 
 def _missing_ends(older: Incident, newer: Incident) -> list[Notification]:
-    """Return the messages about an end that one side found, to channels that only the other side told of it."""
+    """Return messages to channels of one side, about incidents that the other side resolved."""
     if (older.resolved_ms is None) == (newer.resolved_ms is None):
         return []
     over, open_one = (older, newer) if newer.resolved_ms is None else (newer, older)
@@ -74,7 +74,7 @@ def _outbox(older: IncidentBook, newer: IncidentBook) -> list[Notification]:
     found = []
     for name in dict.fromkeys([*ours, *theirs]):
         if name in ours and name in theirs:
-            # Of one message, the latest attempt; and a claim counts until it ends.
+            # Both books hold the message: keep the latest attempt, and the claim that ends last.
             found.append(max(ours[name], theirs[name], key=lambda each: (each.attempts, each.claimed_until_ms)))
         elif name in ours and not _is_known(ours[name], known_to_them):
             found.append(ours[name])
@@ -84,7 +84,10 @@ def _outbox(older: IncidentBook, newer: IncidentBook) -> list[Notification]:
 
 
 def _is_known(notification: Notification, incidents: Mapping[str, Incident]) -> bool:
-    """Return whether a book shows the cause of a message. If it has not the message itself, it is done with it."""
+    """Return whether a book shows the cause of a message.
+
+    If it does, and lacks the message, the message was sent or dropped.
+    """
     incident = incidents.get(notification.incident)
     if incident is None:
         return False

@@ -1,12 +1,14 @@
-"""The rules of incidents: when one opens, who is told, and when it is over. Pure functions of the book and the time.
+"""The rules of incidents: when one opens, who is notified, and when it is resolved.
 
-A broken promise opens one incident. While it is open, the same promise opens no other. It is over when the promise has
-been kept for `alerts.resolve_after`, so a figure that flaps is one incident. A promise that cannot be measured changes
-nothing.
+Pure functions of the book and the time.
 
-A message is put into the outbox with the change that causes it, so it is stored before it is sent. A watch claims what
-it is going to send. If it dies before it records that the message is sent, the claim expires, and the next watch sends
-the message again: at most twice, and never not at all.
+A broken promise opens one incident. While it is open, the same promise opens no other incident. The incident is
+resolved when the promise has been kept for `alerts.resolve_after`, so a figure that crosses its limit several times is
+one incident. A promise that cannot be measured changes nothing.
+
+A message is added to the outbox together with the change that causes it, so it is stored before it is sent. A watch
+claims the messages that it is going to send. If it dies before it records that the message is sent, the claim expires,
+and the next watch sends the message again: so each message is sent at least once, and at most twice.
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ from waybill.watch.incidents.ids import incident_id
 from waybill.watch.incidents.incident import Acknowledgement, Incident, IncidentBook, Notification, NotificationKind
 
 CLAIM = timedelta(minutes=3)
-"""How long a watch has a message in hand. Longer than sending takes with all timeouts."""
+"""How long a claim of a message lasts: longer than sending takes with all timeouts."""
 _FIRST_PAUSE_MS = 30_000
 _LONGEST_PAUSE_MS = 3_600_000
 _FAILED_ATTEMPTS = 2
-"""After so many failed attempts, a channel is an incident of its own."""
+"""After this number of failed attempts, an incident is opened about the channel itself."""
 _KEPT_RESOLVED = timedelta(days=30)
 _MOST_RESOLVED = 500
 _KEPT_WHOLE = timedelta(days=1)
-"""A copy of the book may be merged that still has an incident open. It must find that the incident is over."""
+"""How long all resolved incidents are kept: a copy that is merged later may still have the incident open."""
 
 
 def advance(book: IncidentBook, findings: Sequence[Finding], alerts: Alerts, now_ms: int) -> IncidentBook:
     """Return the book after a watch with these findings.
 
-    An open incident that no finding is about is over: the stream was removed, or the promise is not watched any more.
-    Of two open incidents about the same, which two watches opened that did not see each other's, the later one is over.
+    An open incident without a finding is resolved: the stream was removed, or the promise is not watched any more. If
+    two watches that did not see each other's books opened two incidents with the same key, the later one is resolved.
     """
     book = _with_own_ids(book)
     known = book.open_by_key()
@@ -63,7 +65,7 @@ def advance(book: IncidentBook, findings: Sequence[Finding], alerts: Alerts, now
 
 
 def _by_key(findings: Sequence[Finding]) -> dict[FindingKey, Finding]:
-    """Return the findings by what they are about; of several about the same, a broken one."""
+    """Return the findings by their keys. If several have the same key, a broken one is returned."""
     found: dict[FindingKey, Finding] = {}
     for finding in findings:
         if finding.key not in found or finding.verdict is Verdict.BROKEN:
@@ -72,9 +74,9 @@ def _by_key(findings: Sequence[Finding]) -> dict[FindingKey, Finding]:
 
 
 def _with_own_ids(book: IncidentBook) -> IncidentBook:
-    """Return the book with different ids for incidents that share one, as an earlier Waybill gave to similar subjects.
+    """Return the book with a different id for each incident, since earlier versions gave one id to similar subjects.
 
-    The first keeps the id, and the messages that wait.
+    The first incident keeps the id, and the messages that are not sent yet.
     """
     taken: set[str] = set()
     incidents = []
@@ -87,7 +89,7 @@ def _with_own_ids(book: IncidentBook) -> IncidentBook:
 
 
 def channel_findings(book: IncidentBook, alerts: Alerts, unusable: Mapping[str, str] | None = None) -> list[Finding]:
-    """Return a finding for each channel, and for the dead man's switch: whether messages to it get through.
+    """Return a finding for each channel, and for the dead man's switch: whether messages reach it.
 
     `unusable`: why the connection of a channel cannot be used, by the channel's name; `DEAD_MAN` is the switch's.
     """
@@ -121,12 +123,15 @@ def channel_findings(book: IncidentBook, alerts: Alerts, unusable: Mapping[str, 
 
 
 def record_ping(book: IncidentBook, error: str | None) -> IncidentBook:
-    """Return the book after the dead man's switch was pinged: None if it was reached, else why it was not."""
+    """Return the book after a request to the dead man's switch.
+
+    `error`: None if the request succeeded, else why it failed.
+    """
     return replace(book, failed_pings=0 if error is None else book.failed_pings + 1, ping_error=error or "")
 
 
 def claim(book: IncidentBook, now_ms: int, channels: Collection[str]) -> tuple[IncidentBook, list[Notification]]:
-    """Return the book with the due messages claimed, and these messages. A message to an unknown channel is dropped."""
+    """Claim the due messages. Return the book and these messages. A message to an unknown channel is dropped."""
     until = now_ms + int(CLAIM.total_seconds() * 1000)
     outbox = [each for each in book.outbox if each.channel in channels]
     due = {each.id for each in outbox if each.due_ms <= now_ms and each.claimed_until_ms <= now_ms}
@@ -137,9 +142,11 @@ def claim(book: IncidentBook, now_ms: int, channels: Collection[str]) -> tuple[I
 def settle(
     book: IncidentBook, results: Mapping[str, str | None], now_ms: int, untried: Collection[str] = ()
 ) -> IncidentBook:
-    """Return the book after messages were sent: by id, None for one that was sent, else why it failed.
+    """Return the book after messages were sent.
 
-    `untried`: the ids of claimed messages that the watch did not come to; the next watch may have them at once.
+    The results, by id: None for a message that was sent, else why sending failed.
+
+    `untried`: the ids of claimed messages that the watch did not try to send. The next watch can claim them at once.
     """
     outbox = []
     for notification in book.outbox:
@@ -174,7 +181,7 @@ def acknowledge(book: IncidentBook, incident_id: str, acknowledgement: Acknowled
 
 
 def _open(finding: Finding, name: str, alerts: Alerts, now_ms: int, outbox: list[Notification]) -> Incident:
-    # A broken channel cannot tell of itself.
+    # A broken channel cannot deliver a message about itself.
     route = tuple(
         each for each in alerts.route(finding.severity) if finding.promise != CHANNEL or each != finding.subject
     )
@@ -199,7 +206,7 @@ def _open(finding: Finding, name: str, alerts: Alerts, now_ms: int, outbox: list
 
 
 def _follow(incident: Incident, finding: Finding, alerts: Alerts, now_ms: int, outbox: list[Notification]) -> Incident:
-    """Return an open incident after another finding about it."""
+    """Return an open incident after another finding with its key."""
     if finding.severity is PromiseSeverity.OFF:
         return _resolve(incident, alerts, now_ms, outbox, "it is not watched any more")
     match finding.verdict:
@@ -237,7 +244,7 @@ def _escalate(incident: Incident, alerts: Alerts, now_ms: int, outbox: list[Noti
 
 def _remind(incident: Incident, alerts: Alerts, now_ms: int, outbox: list[Notification]) -> Incident:
     is_due = now_ms - incident.notified_ms >= alerts.remind_after.total_seconds() * 1000
-    # A message that is not sent yet will have the present figures.
+    # A message that is not sent yet is sent with the current figures.
     is_waiting = any(each.incident == incident.id for each in outbox)
     if incident.acknowledged is not None or not is_due or is_waiting:
         return incident
@@ -248,8 +255,8 @@ def _remind(incident: Incident, alerts: Alerts, now_ms: int, outbox: list[Notifi
 def _resolve(
     incident: Incident, alerts: Alerts, now_ms: int, outbox: list[Notification], outcome: str = ""
 ) -> Incident:
-    # What a channel has not been told yet is over: it gets one message, which says how long it lasted. A message that
-    # a watch has in hand may be sent already.
+    # If a channel was not notified before the incident was resolved, it gets one message, which states how long the
+    # incident lasted. A message that a watch has claimed may have been sent already.
     outbox[:] = [each for each in outbox if each.incident != incident.id or each.claimed_until_ms > now_ms]
     incident = replace(incident, resolved_ms=now_ms, outcome=outcome)
     _notify(incident, NotificationKind.RESOLVED, incident.channels, alerts, now_ms, outbox)
@@ -276,7 +283,7 @@ def _notify(
 
 
 def _without_old(incidents: Sequence[Incident], outbox: Sequence[Notification], now_ms: int) -> list[Incident]:
-    """Return the open incidents, those that messages wait for, those of the last day, and the newest of the others."""
+    """Return the open incidents, those with unsent messages, those of the last day, and the newest of the others."""
     day_ms = int(_KEPT_WHOLE.total_seconds() * 1000)
     oldest_ms = now_ms - int(_KEPT_RESOLVED.total_seconds() * 1000)
     resolved = [each for each in incidents if each.resolved_ms is not None and each.resolved_ms >= oldest_ms]

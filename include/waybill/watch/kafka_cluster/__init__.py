@@ -1,1 +1,1 @@
-"""Kafka's own safety: topics as declared, risks, what a lost broker would cost, and what an election lost."""
+"""The health of Kafka: declared topics, risks, the effects of a lost broker, and messages that an election lost."""

@@ -1,7 +1,7 @@
-"""Carrying out a plan of topics.
+"""Execute a plan of topics.
 
-A crash leaves nothing that the next `waybill kafka apply` does not find. Kafka goes on copying, and the next plan waits
-for the copies. The records of throttles name the topics whose throttle the next plan removes.
+After a crash, the next `waybill kafka apply` finds everything that this one left. Kafka goes on copying, and the next
+plan waits for the copies. The records of throttles name the topics whose throttle the next plan removes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ from waybill.watch.kafka_cluster.topics_plan import (
 logger = logging.getLogger(__name__)
 
 _MOST_MOVES = 50
-"""The most topic-partitions that are copied at once. If more shared the throttle, each copy would end later."""
+"""The most topic-partitions that are copied at once: the more copies share the throttle, the later each of them
+ends."""
 _PAUSE_SECONDS = 0.5
 _MOST_ROUNDS = 5
 
@@ -58,10 +59,11 @@ Report = Callable[[str], None]
 
 
 def read_plan_inputs(cluster: Cluster, store: Store, declared: Mapping[str, DeclaredTopic]) -> Inputs:
-    """Read what a plan starts from. Raises `KafkaUnavailable`, `StoreUnavailable` or `ConfigError`."""
+    """Read the inputs of a plan. Raises `KafkaUnavailable`, `StoreUnavailable` or `ConfigError`."""
     state = fetch_cluster_state(cluster)
     missing = declared.keys() - state.topic_ids.keys()
-    # A full list leaves out topics that the user may not describe. Asked by name, Kafka says that it refuses them.
+    # A full list leaves out topics that the user is not allowed to describe. A request by name returns an error for
+    # them.
     refused = fetch_cluster_state(cluster, sorted(missing)).refused if missing else frozenset()
     existing = sorted(declared.keys() & state.topic_ids.keys())
     leaders = {tp: each.leader for tp, each in state.partitions.items() if tp.topic in existing and each.has_leader}
@@ -76,7 +78,7 @@ def read_plan_inputs(cluster: Cluster, store: Store, declared: Mapping[str, Decl
 
 
 def _fetch_sizes(cluster: Cluster, leaders: Mapping[TopicPartition, int]) -> dict[TopicPartition, int] | None:
-    """Return the bytes of topic-partitions; None if the user may not ask."""
+    """Return the bytes of topic-partitions; None if the user is not allowed to read them."""
     try:
         return fetch_leader_sizes(cluster, leaders)
     except ConfigError as error:
@@ -94,12 +96,12 @@ def apply_plan(
     timeout_seconds: float,
     report: Report,
 ) -> TopicPlan:
-    """Carry out a plan, and return the plan of what is left.
+    """Execute a plan, and return a plan of the steps that are left.
 
-    `approved`: what a person agreed to. Copies, new topic-partitions and risky changes are carried out only as it says,
-    and risky changes only with `allow_loss`. `timeout_seconds`: for the copies of one topic.
+    `approved`: the plan that a person approved. Copies, new topic-partitions and risky changes are executed only if
+    this plan contains them, and risky changes only with `allow_loss`. `timeout_seconds`: for the copies of one topic.
 
-    Raises `KafkaUnavailable` at the timeout: Kafka goes on copying, and to apply again resumes. Raises `ConfigError`
+    Raises `KafkaUnavailable` at the timeout: Kafka goes on copying, and the next apply resumes. Raises `ConfigError`
     for a missing ACL, which it names.
     """
     plan, before = approved, list[Step]()
@@ -108,7 +110,7 @@ def apply_plan(
         if not steps:
             break
         if steps == before:
-            time.sleep(_PAUSE_SECONDS)  # a broker may learn of the last change a moment later than the controller
+            time.sleep(_PAUSE_SECONDS)  # a broker may see the last change a moment later than the controller
         for step in steps:
             report(describe(step))
             _carry_out(cluster, step, throttle, timeout_seconds, report)
@@ -118,7 +120,7 @@ def apply_plan(
 
 
 def _is_agreed(step: Step, approved: TopicPlan, *, allow_loss: bool) -> bool:
-    """Return whether a step needs no consent, or is in the plan that a person agreed to."""
+    """Return whether a step needs no approval, or is in the plan that a person approved."""
     match step:
         case Reassign():
             agreed = {

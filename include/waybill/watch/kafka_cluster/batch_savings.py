@@ -1,4 +1,4 @@
-"""What compression, or larger batches, would save in a topic: measured by encoding a sample of its messages again."""
+"""How many bytes compression or larger batches would save in a topic, measured on a sample of its messages."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from waybill.records.batches.encode import Record, encode_batch, to_records
 from waybill.records.batches.framing import Codec, Frame
 
 BATCH_BYTES = (None, 64 << 10, 1 << 20)
-"""Sizes of batches before compression that are tried; None: the batches as they were sent."""
+"""Sizes of batches (before compression) that are tried; None: the original batches."""
 _CODECS = (Codec.NONE, Codec.LZ4, Codec.ZSTD)
 _RECORD_BYTES = 16
-"""About what a record takes beside its key and value."""
+"""The approximate bytes of a record without its key and value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class Saving:
     batch_bytes: int | None
     size_bytes: int
     share: float
-    """Of the bytes of the sample that would be saved; negative if it would be larger."""
+    """The share of the sample's bytes that would be saved; negative if the sample would be larger."""
 
 
 def measure_savings(sample: Sequence[Frame], where: str) -> list[Saving]:
-    """Return what each codec and size of batches would make of a sample, the smallest result first.
+    """Return the size of a sample with each codec and batch size, the smallest result first.
 
     The sample holds batches of one topic-partition, in order; `where` names it in errors. Codecs have the default level
     of Kafka's Java client. Raises `CorruptBatch`.
@@ -49,7 +49,7 @@ def measure_savings(sample: Sequence[Frame], where: str) -> list[Saving]:
 
 
 def _batches(records: Sequence[Record], batch_bytes: int) -> Iterator[list[Record]]:
-    """Yield batches of about so many bytes before compression. A message that is larger is a batch of its own."""
+    """Yield batches of about `batch_bytes` before compression. A larger message is a separate batch."""
     batch: list[Record] = []
     size = 0
     for record, taken in zip(records, _sizes(records), strict=True):

@@ -12,7 +12,7 @@ _DOCUMENT = Document(dump=readable)
 
 
 def record_change(store: Store, at_ms: int, *, by: str, reason: str, plan: dict[str, Any]) -> str:
-    """Store the record of a change before it is carried out, and return its key. `at_ms`: epoch ms."""
+    """Store the record of a change before it is executed, and return its key. `at_ms`: epoch ms."""
     while True:
         key = topic_change_key(store.prefix, at_ms)
         content = _DOCUMENT.write({"at": at_ms, "by": by, "reason": reason, **plan})

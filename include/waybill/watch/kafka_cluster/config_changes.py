@@ -16,12 +16,12 @@ _DELETE, _COMPACT = "delete", "compact"
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """A config with the value as it is (None: not known), and the value as declared."""
+    """A config with its current value (None: unknown) and the declared value."""
 
     before: str | None
     after: str
     risk: str = ""
-    """What the change can cost, in words. '' if it costs no message."""
+    """The possible loss, in words. '' if the change can lose no message."""
 
 
 _LOWERED = {
@@ -32,7 +32,7 @@ _LOWERED = {
     "max.compaction.lag.ms": (_COMPACT, "Kafka deletes older messages of a key earlier"),
     "min.cleanable.dirty.ratio": (_COMPACT, "Kafka deletes older messages of a key earlier"),
 }
-"""Configs that cost messages when they are lowered: the cleanup policy for which that holds, and what happens.
+"""Configs that can lose messages when they are lowered: the cleanup policy under which they do, and the effect.
 
 `segment.ms` and `segment.bytes` are missing: a shorter segment only lets Kafka keep to the retention more exactly.
 """
@@ -70,7 +70,10 @@ def split_by_risk(
 
 
 def _risk(name: str, before: str | None, after: str, policies: frozenset[str]) -> str:
-    """Return what a change can cost. `policies`: before and after, because the two may be changed one by one."""
+    """Return the possible loss of a change.
+
+    `policies`: before and after the change, since configs may be changed one by one.
+    """
     if name == _POLICY:
         added = sorted(_policies(after) - _policies(before))
         return "; ".join(_POLICY_RISKS[policy] for policy in added if policy in _POLICY_RISKS)
@@ -87,7 +90,7 @@ def _policies(text: str | None) -> frozenset[str]:
 
 
 def _is_lower(before: str | None, after: str) -> bool:
-    """Return whether a limit is lowered, or may be: a value that is not known, or no number, counts as lowered."""
+    """Return whether a limit may be lowered. A value that is unknown, or that is not a number, counts as lowered."""
     old, new = _number(before), _number(after)
     if old is None or new is None:
         return True

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-"""Beside SIGINT, for which Python raises `KeyboardInterrupt`."""
+"""For SIGINT, Python raises `KeyboardInterrupt` itself."""
 
 
 class BrokerControl(Protocol):
@@ -40,12 +40,12 @@ class BrokerControl(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutcome:
-    """The forecast of a topic-partition, and what happened."""
+    """The forecast of a topic-partition, and its state after the brokers ended."""
 
     forecast: PartitionForecast
     effect: OutageEffect
     leader: int
-    """-1 if none answers."""
+    """-1 if no leader answers."""
 
     @property
     def is_as_forecast(self) -> bool:
@@ -61,9 +61,9 @@ class DrillReport:
 
     outcomes: list[PartitionOutcome]
     settled_seconds: float | None
-    """From the end of the brokers until everything was as forecast; None: it never was."""
+    """Seconds from the end of the brokers until the state matched the forecast; None: it never did."""
     recovered_seconds: float | None
-    """From the start of the brokers until all replicas were in sync as before; None: not within the timeout."""
+    """Seconds from the start of the brokers until all replicas were in sync as before; None: not within the timeout."""
 
     @property
     def is_as_forecast(self) -> bool:
@@ -79,9 +79,9 @@ def run_drill(
     *,
     timeout_seconds: float,
 ) -> DrillReport:
-    """End the brokers of a forecast, compare, and start them again, whatever fails, and after a signal.
+    """End the brokers of a forecast, compare, and start them again, also after an error or a signal.
 
-    `rules` returns those of a topic. Raises `KafkaUnavailable` when no broker is left to ask at the end, and
+    `rules` returns the rules of a topic. Raises `KafkaUnavailable` when no broker is left to ask at the end, and
     `ConfigError` when a command failed; it names each broker that did not start.
     """
     killed: list[int] = []
@@ -104,7 +104,7 @@ def run_drill(
 def _start_all(breaker: BrokerControl, killed: Sequence[int], ended_by: BaseException | None) -> None:
     """Start all brokers. Raises `ConfigError` that names those that did not start.
 
-    A signal gives up the start of one broker; the others are started nevertheless.
+    A signal interrupts the start of one broker; the others are started nevertheless.
     """
     failed: dict[int, str] = {}
     for node_id in killed:
@@ -143,7 +143,7 @@ def _wait_for_forecast(
     rules: Callable[[str], TopicRules],
     timeout_seconds: float,
 ) -> tuple[list[PartitionOutcome], float | None]:
-    """Return the outcomes as soon as they are as forecast, else the last ones; and after how many seconds."""
+    """Return the outcomes as soon as they match the forecast, else the last ones, and the seconds that this took."""
     began = time.monotonic()
     while True:
         outcomes = _observe_all(cluster, before, expected, rules)
@@ -181,7 +181,7 @@ def _ask(
         state = fetch_cluster_state(cluster)
         led = [tp for tp in tps if tp in state.partitions and state.partitions[tp].has_leader]
         source = KafkaSource.sharing(cluster, IsolationLevel.READ_UNCOMMITTED)
-        cluster.describe_topics({tp.topic for tp in led})  # the leaders of now, so that nobody asks earlier ones
+        cluster.describe_topics({tp.topic for tp in led})  # so that no request goes to an earlier leader
         return state.partitions, set(source.ends_briefly(led))
     except KafkaUnavailable as error:
         logger.info("no broker answers: %s", error)

@@ -1,4 +1,4 @@
-"""Reading what a forecast starts from: the cluster's state and rules, the streams, and what is not archived."""
+"""Read the inputs of a forecast: the cluster's state and rules, the streams, and the offsets that are not archived."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _MIN_IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 _REQUEST_TIMEOUT = timedelta(seconds=5)
 _RETRY_TIMEOUT = timedelta(seconds=30)
 _AWAY_MS = 10_000
-"""A controller that has not caught up for so long has failed. Kafka's fetch timeout is 2 s."""
+"""A controller that has not caught up for this time has failed. Kafka's fetch timeout is 2 s."""
 
 
 class SeenLog(NamedTuple):
-    """The log of a topic-partition, as a watch saw it last."""
+    """The log of a topic-partition when a watch last read it."""
 
     at_ms: int
     first_offset: int
@@ -41,23 +41,23 @@ class SeenLog(NamedTuple):
 
 
 FindSeenLog = Callable[[str, TopicPartition], SeenLog | None]
-"""Returns what a watch saw last of a topic-partition of a stream; None if no watch remembers it."""
+"""Returns the log of a topic-partition when a watch last read it; None if no watch has stored it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastInputs:
-    """All that a forecast needs."""
+    """The inputs of a forecast."""
 
     state: ClusterState
     rules: ClusterRules
     streams: Mapping[str, list[TopicPartition]]
     """The topic-partitions of each stream of Kafka, sorted."""
     unarchived: Mapping[str, Mapping[TopicPartition, Unarchived]]
-    """What is in Kafka and not in the archive, by stream. Without topic-partitions of which this is not known."""
+    """Offsets in Kafka that are not archived, by stream. Topic-partitions for which they are unknown are missing."""
     unknown_topics: tuple[str, ...]
-    """Topics whose configuration the user may not describe: the forecast takes Kafka's defaults for them."""
+    """Topics whose configs the user is not allowed to describe: the forecast assumes Kafka's defaults for them."""
     quorum_error: str = ""
-    """Why the controllers are not known: the forecast takes them to survive. '' if they are known."""
+    """Why the controllers are unknown; the forecast then assumes that they survive. '' if they are known."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def read_inputs(
     *,
     seen: FindSeenLog = lambda *_: None,
 ) -> ForecastInputs:
-    """Read the state of the cluster, with a few requests. `seen` is asked about logs that do not answer.
+    """Read the state of the cluster, with a few requests. `seen` is called for logs whose leaders do not answer.
 
     Raises `KafkaUnavailable` or `ConfigError`.
     """
@@ -100,7 +100,7 @@ def _rules(values: Mapping[str, str]) -> TopicRules:
 
 
 def _fetch_quorum(cluster: Cluster) -> tuple[Quorum | None, bool, str]:
-    """Return the controllers, None if they are not known; whether one of them leads; and why they are not known."""
+    """Return the controllers (None if unknown), whether one of them leads, and why they are unknown."""
     try:
         return fetch_quorum(cluster), True, ""
     except ConfigError as error:
@@ -111,9 +111,10 @@ def _fetch_quorum(cluster: Cluster) -> tuple[Quorum | None, bool, str]:
 
 
 def voters_away(quorum: Quorum, state: ClusterState) -> frozenset[int]:
-    """Return the controllers that have failed: those that are brokers by the metadata, and the others by their lag.
+    """Return the controllers that have failed: for brokers the metadata show this, for the others their lag.
 
-    Metadata do not list controllers that are no brokers. Their leader knows when each had all of its log.
+    Metadata do not list controllers that are not brokers. The leading controller knows when each of them last had the
+    whole log.
     """
     brokers = {node_id for partition in state.partitions.values() for node_id in partition.replicas}
     newest_ms = max(quorum.caught_up_ms.values(), default=-1)
@@ -141,7 +142,7 @@ def _count_unarchived(
     find: FindConnection,
     seen: FindSeenLog,
 ) -> dict[str, dict[TopicPartition, Unarchived]]:
-    """Return what is not archived, by stream. Empty if ZooKeeper does not answer."""
+    """Return the offsets that are not archived, by stream; empty if ZooKeeper does not answer."""
     try:
         with ZooKeeperSession.of(config, find) as session:
             coordinators = {name: Coordinator.sharing(session, config, name) for name in streams}
@@ -162,7 +163,7 @@ def _count_unarchived(
 def _unarchived(
     log: LogRange | None, committed_offset: int | None, seen: Callable[[], SeenLog | None]
 ) -> Unarchived | None:
-    """Return what is not archived of a topic-partition. `log`: None if its leader, or its user's ACL, is missing."""
+    """Return the offsets of a topic-partition that are not archived. `log`: None if the leader or an ACL is missing."""
     if log is not None:
         return Unarchived(max(0, log.end - (log.earliest if committed_offset is None else committed_offset)))
     last = seen()

@@ -1,4 +1,4 @@
-"""The promises about consumer groups, and since when each group has committed nothing new."""
+"""The promises about consumer groups, and when each group last committed a new offset."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from waybill.watch.kafka_cluster.kafka_finding import kafka_finding, unknown_fin
 from waybill.watch.kafka_cluster.readings import GroupReading, Groups
 
 Commits = Mapping[str, tuple[int, int]]
-"""By consumer group: its committed offsets, added up, and since when they are that (epoch ms)."""
+"""For each consumer group: the sum of its committed offsets, and since when the sum is unchanged (epoch ms)."""
 
 
 def follow_commits(commits: Commits, groups: Groups, now_ms: int) -> dict[str, tuple[int, int]]:
-    """Return since when each group has committed what it has. A group without lag has nothing to commit.
+    """Return since when the committed offsets of each group are unchanged. A group without lag has nothing to commit.
 
-    What is known of a group that could not be read stays. A group that Kafka does not have any more is forgotten.
+    A group that could not be read keeps its entry. The entry of a group that no longer exists in Kafka is removed.
     """
     found = {name: commits[name] for name in groups.unread if name in commits}
     for name, group in groups.read.items():
@@ -30,7 +30,10 @@ def follow_commits(commits: Commits, groups: Groups, now_ms: int) -> dict[str, t
 
 
 def group_findings(watched: Mapping[str, GroupLag], groups: Groups, commits: Commits, now_ms: int) -> list[Finding]:
-    """Return a finding about each group. `watched`: settings by pattern; `commits` include what `groups` shows."""
+    """Return a finding about each group.
+
+    `watched`: settings by pattern. `commits` already include those of `groups`.
+    """
     promise, found = KafkaPromiseName.GROUP_LAG, list[Finding]()
     for name, group in groups.read.items():
         if (settings := _settings(watched, name)) is not None:
@@ -57,7 +60,7 @@ def _limit(settings: GroupLag) -> str:
 
 
 def _lag(name: str, group: GroupReading, settings: GroupLag, commits: Commits, now_ms: int) -> Finding:
-    """Return a group's lag. It is frozen if the group commits nothing while messages wait, however few these are."""
+    """Return a group's lag. A group is frozen if it commits nothing while there is at least one message to consume."""
     _, since_ms = commits.get(name, (0, now_ms))
     silent = timedelta(milliseconds=now_ms - since_ms)
     is_frozen = group.lag > 0 and silent > settings.commits_within

@@ -1,4 +1,4 @@
-"""The promises about the Kafka cluster: findings, as pure functions of what was read and what earlier watches saw."""
+"""The promises about the Kafka cluster: pure functions of this watch's readings and those of earlier watches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LASTING = {
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What this watch and earlier ones saw: Kafka itself does not remember since when."""
+    """The readings of this watch and of earlier ones: Kafka does not store since when a state lasts."""
 
     history: IsrHistory = field(default_factory=IsrHistory)
     commits: Commits = field(default_factory=dict)
@@ -41,14 +41,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """What the promises are about."""
+    """The streams and topics that the promises concern."""
 
     promises: KafkaPromises
     declared: Mapping[str, DeclaredTopic] = field(default_factory=dict)
     streams: Mapping[str, Callable[[str], bool]] = field(default_factory=dict)
-    """For each stream of Kafka: whether it archives a topic."""
+    """For each stream with a Kafka source: returns whether the stream archives a topic."""
     listed: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """The topics that a stream lists by name; empty for a stream with a pattern."""
+    """The topics that a stream lists by name; empty for a stream that has a pattern."""
 
     def streams_of(self, topics: Collection[str]) -> list[str]:
         """Return the streams that archive one of the topics."""
@@ -60,8 +60,8 @@ def health_findings(
 ) -> list[Finding]:
     """Return a finding about each promise, and one about each watched consumer group.
 
-    What could not be read is unknown, not kept. `seen` includes what `readings` shows. A promise at which an exception
-    is raised that no code expects is unknown, too, and `failures` has it.
+    The verdict on a promise whose figures could not be read is unknown. `seen` already includes `readings`. If a
+    promise raises an unexpected exception, its verdict is unknown too, and `failures` collects the exception.
     """
     promises, state, found = subjects.promises, readings.state, list[Finding]()
     failures = Failures() if failures is None else failures
@@ -111,7 +111,7 @@ def unknown_findings(promises: KafkaPromises, commits: Commits) -> list[Finding]
 
 
 def _given(found: list[Finding]) -> list[Finding]:
-    """Return the findings about promises that the config gives."""
+    """Return the findings about promises that are in the config."""
     return [each for each in found if each.severity is not PromiseSeverity.OFF]
 
 
@@ -151,7 +151,7 @@ def _lasting(
 
 
 def _affected(subjects: Subjects, tps: Collection[TopicPartition], readings: Readings) -> str:
-    """Return which topic-partitions and streams are affected, and which brokers they wait for."""
+    """Return the affected topic-partitions and streams, and the brokers whose replicas are missing."""
     partitions, live = readings.state.partitions, readings.state.brokers.keys()
     waiting = {
         node_id
@@ -176,7 +176,7 @@ def _replicas(state: ClusterState) -> Counter[int]:
 def _skew(
     name: KafkaPromiseName, settings: Skew, *, state: ClusterState, counts: Counter[int], now_ms: int, command: str
 ) -> Finding:
-    """Return how much the broker or rack with the most has, relative to an equal share."""
+    """Return the largest share of a broker or rack, relative to an equal share."""
     ratios = {f"broker {node_id}": ratio for node_id, ratio in _ratios({b: counts[b] for b in state.brokers}).items()}
     racks: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
@@ -220,7 +220,8 @@ def _below_declared(subjects: Subjects, readings: Readings, now_ms: int) -> Find
     faults, hidden = [], []
     for topic, declared in sorted(subjects.declared.items()):
         rules = readings.slow.rules.get(topic)
-        # A default is for topics that are created: `waybill kafka apply` would not change an existing topic to it.
+        # Defaults apply to topics that are created later: `waybill kafka apply` does not change an existing topic to
+        # them.
         if topic in readings.state.refused:
             hidden.append(topic)
         elif topic not in fewest:
@@ -288,7 +289,10 @@ def _of_topics(
     hidden: Sequence[str] = (),
     command: str = HEALTH_COMMAND,
 ) -> Finding:
-    """Return the finding of topics with faults. `hidden`: topics of which the user may not describe what counts."""
+    """Return the finding of topics with faults.
+
+    `hidden`: topics whose relevant settings the user is not allowed to describe.
+    """
     settings = subjects.promises.of(name)
     if hidden and not faults:
         return unknown_finding(name, settings, f"the user may not describe topic {first_of(hidden)}", limit="none")
@@ -310,9 +314,11 @@ def _of_topics(
 
 
 def _disk_used(promises: KafkaPromises, readings: Readings, now_ms: int) -> Finding:
-    """Return how full the fullest disk is. Unknown, if no known disk breaks the promise and a broker's are not known.
+    """Return the used share of the fullest disk.
 
-    So an incident about a full disk stays open when its broker goes away.
+    Unknown if a broker's disks are unknown and no other disk breaks the promise.
+
+    So an incident about a full disk stays open when its broker does not answer.
     """
     settings, name = promises.disk_used, KafkaPromiseName.DISK_USED
     limit = f"at most {float(settings.limit):.0%}"
@@ -346,7 +352,10 @@ def _disk_used(promises: KafkaPromises, readings: Readings, now_ms: int) -> Find
 
 
 def _clock_skew(promises: KafkaPromises, readings: Readings, now_ms: int) -> Finding:
-    """Return how far timestamps were ahead when they were read. Old timestamps are no fault: data may be old."""
+    """Return how far timestamps were ahead of the clock when they were read.
+
+    Old timestamps are allowed: data may be old.
+    """
     settings, slow = promises.clock_skew, readings.slow
     limit_seconds = settings.limit.total_seconds()
     limit = f"at most {rough_duration(limit_seconds)}"

@@ -1,4 +1,4 @@
-"""Since when topic-partitions lack replicas, and for how long they did: what Kafka itself does not remember."""
+"""Since when topic-partitions lack in-sync replicas, and for how long they did earlier: Kafka does not store this."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_EPISODES = 2_000
 
 
 class ReplicaState(StrEnum):
-    """What a topic-partition lacks. One can have several states; one that is offline has no other."""
+    """What a topic-partition lacks. A topic-partition can have several states; an offline one has only that state."""
 
     OFFLINE = "offline"
     UNDER_MIN_ISR = "under_min_isr"
@@ -27,19 +27,22 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A state of topic-partitions of one topic that is over."""
+    """A state of topic-partitions of one topic that has ended."""
 
     state: ReplicaState
     topic: str
     partitions: int
-    """How many, at most."""
+    """The largest number of topic-partitions that had the state at once."""
     since_ms: int
     until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class IsrHistory:
-    """The states that the watch has seen. Times are those of the watch, so exact to its interval."""
+    """The states that the watch has seen.
+
+    Times are those of watches, so they are exact to the interval between watches.
+    """
 
     open: Mapping[ReplicaState, Mapping[TopicPartition, int]] = field(default_factory=dict)
     """Since when a topic-partition is in a state (epoch ms)."""
@@ -60,7 +63,7 @@ class IsrHistory:
         return replace(self, open=still, ended=tuple(kept[-_MOST_EPISODES:]))
 
     def lasting(self, state: ReplicaState, longer_than: timedelta, now_ms: int) -> dict[TopicPartition, int]:
-        """Return the topic-partitions that are in a state for longer than a time, and since when."""
+        """Return the topic-partitions that have been in a state for longer than `longer_than`, and since when."""
         latest_ms = now_ms - longer_than // timedelta(milliseconds=1)
         return {tp: since for tp, since in self.open.get(state, {}).items() if since <= latest_ms}
 
@@ -100,7 +103,7 @@ def _episodes(state: ReplicaState, over: Mapping[TopicPartition, int], now_ms: i
 
 
 def classify(state: ClusterState, rules: Mapping[str, TopicRules]) -> dict[ReplicaState, list[TopicPartition]]:
-    """Return the topic-partitions in each state. `rules` of topics that are not known are Kafka's defaults."""
+    """Return the topic-partitions in each state. Topics without `rules` have Kafka's defaults."""
     found: dict[ReplicaState, list[TopicPartition]] = {each: [] for each in ReplicaState}
     usual, live = TopicRules(), state.brokers.keys()
     for tp, partition in state.partitions.items():
@@ -112,7 +115,7 @@ def classify(state: ClusterState, rules: Mapping[str, TopicRules]) -> dict[Repli
         if in_sync == replicas:
             continue
         found[ReplicaState.UNDER_REPLICATED].append(tp)
-        # Of a topic with fewer replicas than min.insync.replicas, a broker requires all replicas.
+        # If a topic has fewer replicas than min.insync.replicas, a broker requires all of its replicas.
         if in_sync < min(rules.get(tp.topic, usual).min_in_sync, replicas):
             found[ReplicaState.UNDER_MIN_ISR].append(tp)
         if in_sync <= 1:

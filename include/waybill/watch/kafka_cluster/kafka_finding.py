@@ -1,4 +1,4 @@
-"""A finding about the Kafka cluster: what the promises about replicas, topics, brokers and groups have in common."""
+"""A finding about the Kafka cluster: shared code of the promises about replicas, topics, brokers and groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from waybill.watch.incidents.finding import Finding, Verdict
 
 HEALTH_COMMAND = "waybill kafka health"
 _NAMED = 3
-"""So many names are in a finding's detail; `waybill kafka health` prints all of `Finding.names`."""
+"""The number of names in a finding's detail; `waybill kafka health` prints all of `Finding.names`."""
 
 
 def kafka_finding(
@@ -28,7 +28,10 @@ def kafka_finding(
     subject: str = "",
     since_ms: int | None = None,
 ) -> Finding:
-    """Return the finding of what was read. `detail`, `names` and `since_ms` count only if the promise is broken."""
+    """Return the finding of a figure that was read.
+
+    `detail`, `names` and `since_ms` are used only if the promise is broken.
+    """
     return Finding(
         stream="",
         promise=name,
@@ -48,7 +51,7 @@ def kafka_finding(
 def unknown_finding(
     name: KafkaPromiseName, settings: Promise, detail: str = "", *, limit: str = "", subject: str = ""
 ) -> Finding:
-    """Return the finding of what could not be read: an open incident stays open, and none is opened.
+    """Return the finding of a figure that could not be read: an open incident stays open, and no incident is opened.
 
     `detail`: why it could not be read.
     """
@@ -66,6 +69,6 @@ def unknown_finding(
 
 
 def first_of(names: Sequence[str], separator: str = ", ") -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of the others."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{separator.join(names[:_NAMED])}{more}"

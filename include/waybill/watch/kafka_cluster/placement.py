@@ -3,8 +3,8 @@
 The scheme is Kafka's (`AdminUtils.assignReplicasToBrokers`, KIP-36), without its random start: with n brokers, the i-th
 topic-partition has its first replica on broker i mod n, and its j-th other replica on broker (i + j) mod n. If brokers
 have racks, the list of brokers alternates between the racks, and each further replica is in a rack that has the fewest.
-If the racks have different numbers of brokers, that would give some brokers many more replicas than others. Then the
-broker with the fewest replicas of the topic is taken, among those in such a rack.
+If the racks have different numbers of brokers, this rule would give some brokers many more replicas than others. Then
+the broker with the fewest replicas of the topic is chosen, among the brokers in such a rack.
 
 `complete` keeps the replicas that are there, and changes as few as possible.
 """
@@ -18,7 +18,7 @@ from waybill.services.kafka.cluster_state import Broker
 
 
 def alternate_racks(brokers: Iterable[Broker]) -> list[int]:
-    """Return the node ids, sorted; if every broker has a rack, with the racks in turn."""
+    """Return the sorted node ids; if every broker has a rack, alternate between the racks."""
     known = sorted(brokers, key=lambda broker: broker.node_id)
     if not all(broker.rack for broker in known):
         return [broker.node_id for broker in known]
@@ -39,7 +39,7 @@ def place(
     order = alternate_racks(brokers.values())
     if replication_factor > len(order):
         raise ValueError(f"{replication_factor} replicas need as many brokers, and there are {len(order)}")
-    # Without the racks of all brokers, none counts.
+    # Racks are used only if all brokers have one.
     all_known = all(broker.rack for broker in brokers.values())
     racks = {node_id: broker.rack if all_known else None for node_id, broker in brokers.items()}
     racks_are_equal = len(set(Counter(racks.values()).values())) == 1
@@ -56,7 +56,7 @@ def place(
 def _replicas(
     candidates: Sequence[int], racks: Mapping[int, str | None], count: int, load: Mapping[int, int]
 ) -> tuple[int, ...]:
-    """Return the first candidate, and others: of the racks with the fewest replicas, then with the least load."""
+    """Return the first candidate, and others: first from racks with the fewest replicas, then with the least load."""
     chosen = [candidates[0]]
     while len(chosen) < count:
         free = [node_id for node_id in candidates if node_id not in chosen]
@@ -66,7 +66,7 @@ def _replicas(
 
 
 def has_rack_fault(replicas: Sequence[int], brokers: Mapping[int, Broker]) -> bool:
-    """Return whether a rack has at least two replicas more than another rack that has a broker without a replica.
+    """Return whether a rack has at least two more replicas than another rack that has a broker without a replica.
 
     False if a broker is not alive, or has no rack: then its rack is not known.
     """
@@ -83,8 +83,8 @@ def complete(
     """Return `replicas`, with brokers added up to the replication factor, and without a rack fault.
 
     The first replica stays, and so do all others that cause no rack fault. `load`: how many replicas each broker has;
-    of several brokers that are possible, the one with the fewest is chosen. Raises `ValueError` if there are fewer
-    live brokers than replicas are needed.
+    of several possible brokers, the one with the fewest replicas is chosen. Raises `ValueError` if there are fewer live
+    brokers than replicas are needed.
     """
     chosen = list(replicas)
     while len(chosen) < replication_factor:
@@ -92,7 +92,7 @@ def complete(
     while has_rack_fault(chosen, brokers):
         used = Counter(brokers[node_id].rack for node_id in chosen)
         crowded = max(used.values())
-        # The last one of the crowded rack: the first replica is the preferred leader.
+        # Remove the last replica in this rack, since the first replica is the preferred leader.
         gone = max(i for i, node_id in enumerate(chosen) if used[brokers[node_id].rack] == crowded)
         rest = chosen[:gone] + chosen[gone + 1 :]
         chosen[gone] = _best(rest, brokers, load, without=chosen[gone])

@@ -1,4 +1,4 @@
-"""A plan of topics in words, and as a document."""
+"""A plan of topics as text, and as a document."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def describe(step: Step) -> str:
 
 
 def describe_left(step: Step, *, allow_loss: bool) -> str:
-    """Return a step that `apply` did not carry out, or that is needed again, with the reason and the remedy."""
+    """Describe a step that `apply` did not execute, or that is needed again, with the reason and the remedy."""
     what = describe(step)
     match step:
         case RiskyConfigs() if not allow_loss:

@@ -1,7 +1,7 @@
 """How producers write to a topic, from the headers of its record batches. No record is decoded.
 
 A header names the producer id, epoch and sequence number of an idempotent producer (KIP-98), the codec, the timestamps
-and the sizes. Producers without idempotence have no id, so they are one row.
+and the sizes. Producers without idempotence have no id, so one row stands for all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from waybill.records.batches.framing import BatchHeader, Codec, TimestampType
 
 NO_PRODUCER_ID = -1
 _SEQUENCES = 1 << 31
-"""A sequence number is followed by 0 after 2³¹ - 1."""
+"""After 2³¹ - 1, sequence numbers start again at 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class BatchSizes:
 
 @dataclass(slots=True)
 class ProducerFigures:
-    """What one producer id wrote. `NO_PRODUCER_ID` stands for all producers without idempotence."""
+    """The batches that one producer id wrote. `NO_PRODUCER_ID` stands for all producers without idempotence."""
 
     producer_id: int
     epochs: set[int] = field(default_factory=set)
@@ -46,7 +46,8 @@ class ProducerFigures:
     missing: int = 0
     """Sequence numbers that were left out: an unclean election took messages back, or compaction removed batches."""
     behind_ms: int = 0
-    """How far a timestamp is at most behind an earlier one in the log: clocks that differ, or messages sent late."""
+    """How far a timestamp is at most behind an earlier one in the log, because clocks differ or messages were sent
+    late."""
     ahead_ms: int = 0
     """How far a timestamp is at most ahead of the clock of the machine that reads."""
     message_counts: list[int] = field(default_factory=list)
@@ -111,7 +112,7 @@ class ProducerStatistics:
     def _compare_sequence(self, figures: ProducerFigures, tp: TopicPartition, header: BatchHeader) -> None:
         key = tp, header.producer_id, header.producer_epoch
         expected = self._next_sequence.get(key)
-        # The numbers are a ring: less than half of it ahead is a jump, the rest is a repetition.
+        # The numbers wrap around: less than half of the range ahead is a jump, everything else is a repetition.
         jump = 0 if expected is None else (header.base_sequence - expected) % _SEQUENCES
         length = header.last_offset_delta + 1
         if jump < _SEQUENCES // 2:

@@ -1,7 +1,8 @@
-"""The promise about the controllers of the quorum, and since when one of them is not where it should be.
+"""The promise about the controllers of the quorum, and since when one of them is behind.
 
-A controller that has just become the leader of the quorum does not know yet when the others had all of its log, and
-during a failover no controller leads. So both are dated by the first watch that saw them, and may last for the limit.
+A controller that has just become the leader of the quorum does not know yet when the others had the whole log, and
+during a failover no controller leads. So both states count from the first watch that saw them, and break the promise
+after the limit.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ _NO_LEADER = ""
 
 
 def follow_quorum(troubles: QuorumTroubles, quorum: Quorum | None, error: str, now_ms: int) -> dict[str, int]:
-    """Return the troubles after a watch that found this quorum, or this error of reading it.
+    """Return the troubles after a watch that read this quorum, or that got this error.
 
-    Without either, the quorum may not be described, or the cluster has none: then nothing is remembered.
+    Without a quorum and an error, the user is not allowed to describe the quorum, or the cluster has none: then nothing
+    is stored.
     """
     if error:
-        # How far each controller is was not read: what was known about them stays.
+        # The lag of the controllers could not be read: the earlier entries stay.
         return {**troubles, _NO_LEADER: troubles.get(_NO_LEADER, now_ms)}
     unknown = [] if quorum is None else [str(each) for each, time_ms in quorum.caught_up_ms.items() if time_ms < 0]
     return {voter: troubles.get(voter, now_ms) for voter in unknown}
@@ -35,9 +37,9 @@ def follow_quorum(troubles: QuorumTroubles, quorum: Quorum | None, error: str, n
 def controllers_finding(
     settings: Controllers, quorum: Quorum | None, error: str, *, hidden: bool, troubles: QuorumTroubles, now_ms: int
 ) -> Finding:
-    """Return how far controllers are behind the leader of the quorum.
+    """Return how far the controllers are behind the leader of the quorum.
 
-    `hidden`: the user may not describe the quorum. `troubles` include what `quorum` and `error` show.
+    `hidden`: the user is not allowed to describe the quorum. `troubles` already include `quorum` and `error`.
     """
     name, limit_ms = KafkaPromiseName.CONTROLLERS, int(settings.limit.total_seconds() * 1000)
     limit = f"at most {rough_duration(limit_ms / 1000)}"

@@ -1,7 +1,8 @@
-"""Reading what the promises about the Kafka cluster need, with few requests.
+"""Read the state of the Kafka cluster for the promises, with few requests.
 
 Metadata, the quorum and watched consumer groups are read each time. Configs, disks and timestamps change slowly, so
-they are read every five minutes. Whatever the user may not describe is left out, and its ACL is named.
+they are read every five minutes. Parts that the user is not allowed to describe are left out, and the missing ACL is
+named.
 """
 
 from __future__ import annotations
@@ -32,28 +33,28 @@ logger = logging.getLogger(__name__)
 
 _READ_AGAIN = timedelta(minutes=5)
 _GROUP_TIMEOUT_SECONDS, _GROUPS_TIMEOUT_SECONDS = 3.0, 15.0
-"""For the committed offsets of one group, and of all groups."""
+"""Timeouts for the committed offsets of one group, and of all groups."""
 _SHARE = "share"
 _WITH_OFFSETS = ("classic", "consumer", "streams")
-"""The types of groups whose committed offsets OffsetFetch tells."""
+"""The types of groups whose committed offsets OffsetFetch returns."""
 _MIN_IN_SYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 
 
 @dataclass(frozen=True, slots=True)
 class SlowReadings:
-    """What is read every five minutes."""
+    """The readings that are repeated every five minutes."""
 
     read_ms: int = 0
     rules: Mapping[str, TopicRules] = field(default_factory=dict)
-    """Without topics whose configuration the user may not describe."""
+    """Topics whose configs the user is not allowed to describe are missing."""
     directories: tuple[LogDirectory, ...] = ()
     log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The log end offsets of streams' topic-partitions, of which the leader answered."""
+    """The log end offsets of those topic-partitions of streams whose leaders answered."""
     ahead_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """How far the largest timestamp of a topic-partition was ahead of the watch's clock, when the messages that came
-    between two readings brought it. Without topic-partitions where it was not ahead."""
+    """How far the largest timestamp of a topic-partition was ahead of the watch's clock, if it belongs to a message
+    that arrived between two readings. Topic-partitions where it was not ahead are missing."""
     is_without_times: bool = False
-    """No leader of a stream's topic-partition answered."""
+    """Whether no leader of any stream's topic-partition answered."""
     missing_acls: tuple[str, ...] = ()
 
     def is_due(self, now_ms: int, topics: Iterable[str]) -> bool:
@@ -94,11 +95,11 @@ class GroupReading:
     """A watched consumer group."""
 
     state: str
-    """Kafka's word for it: `Stable`, `Empty`, …"""
+    """The state, in Kafka's words: `Stable`, `Empty`, …"""
     committed: int
-    """The committed offsets, added up."""
+    """The sum of the committed offsets."""
     lag: int
-    """Messages before the group, at most, in the topic-partitions whose log end is known."""
+    """The most messages that the group has not consumed, in the topic-partitions whose log end is known."""
     unread_ends: int = 0
     """Topic-partitions with a committed offset whose log end is not known: no leader answered."""
 
@@ -119,22 +120,22 @@ class Readings:
     state: ClusterState
     slow: SlowReadings
     quorum: Quorum | None
-    """None: not known, or the cluster has none."""
+    """None: unknown, or the cluster has no quorum."""
     quorum_error: str = ""
     """Why no controller answered; '' if one did."""
     quorum_hidden: bool = False
-    """The user may not describe the quorum."""
+    """Whether the user is not allowed to describe the quorum."""
     groups: Groups = field(default_factory=Groups)
     missing_acls: tuple[str, ...] = ()
-    """What the user may not describe: `Describe on the cluster`."""
+    """The ACLs that the user lacks, such as `Describe on the cluster`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedReadings:
-    """What is to be read of a cluster."""
+    """The parts of a cluster to read."""
 
     streams: Mapping[str, Callable[[str], bool]] = field(default_factory=dict)
-    """For each stream of Kafka: whether it archives a topic."""
+    """For each stream with a Kafka source: returns whether the stream archives a topic."""
     topics: Collection[str] = ()
     """Topics that are named in the config, whether they exist or not."""
     groups: Collection[str] = ()
@@ -142,13 +143,13 @@ class WantedReadings:
     known_groups: Collection[str] = ()
     """The groups that an earlier watch has read."""
     committed: Mapping[str, int] = field(default_factory=dict)
-    """Their committed offsets then, added up."""
+    """The sums of their committed offsets at that time."""
 
 
 def read_cluster(
     cluster: Cluster, slow: SlowReadings, wanted: WantedReadings, now_ms: int, failures: Failures | None = None
 ) -> Readings:
-    """Read the cluster. `slow`: what was read before. `failures`: collects exceptions that no code expects.
+    """Read the cluster. `slow`: the earlier slow readings. `failures`: collects exceptions that no code expects.
 
     Raises `KafkaUnavailable` when no broker answers.
     """
@@ -162,7 +163,7 @@ def read_cluster(
         try:
             slow = _read_slowly(cluster, state, slow, wanted.streams, now_ms)
         except KafkaUnavailable as error:
-            # The cluster has answered. What was read before counts until the next watch reads again.
+            # The cluster has answered. The earlier readings are used until the next watch reads again.
             logger.warning("configs, disks and timestamps are those of an earlier watch: %s", error)
         except Exception as error:
             failures.caught("configs, disks and timestamps of Kafka", error)
@@ -182,9 +183,10 @@ def read_cluster(
 
 
 def _with_unlisted(state: ClusterState, answers: Iterable[ClusterState]) -> ClusterState:
-    """Return the state with topics that it lacks, as any broker knows them when it is asked by name.
+    """Return the state with missing topics added, which brokers return when they are requested by name.
 
-    A full list leaves out topics that the user may not describe, and new topics that the broker does not know yet.
+    A full list leaves out topics that the user is not allowed to describe, and new topics that the broker does not know
+    yet.
     """
     for each in answers:
         state = replace(
@@ -239,8 +241,8 @@ def _read_times(
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Return the log end of each topic-partition, and how far ahead the largest timestamp of new messages is.
 
-    Kafka returns the largest timestamp of the whole log, with its offset. It counts if the message came after the last
-    reading. Without any new message, or without an answer, what was found before still counts. `led`: whether each
+    Kafka returns the largest timestamp of the whole log, with its offset. The timestamp is used if the message arrived
+    after the last reading. Without a new message or an answer, the earlier result is kept. `led`: whether each
     topic-partition of a stream has a leader.
     """
     source = KafkaSource.sharing(cluster, IsolationLevel.READ_UNCOMMITTED)
@@ -264,9 +266,11 @@ def _read_times(
 def _read_groups(
     cluster: Cluster, state: ClusterState, wanted: WantedReadings, missing: list[str], failures: Failures
 ) -> Groups:
-    """Read the consumer groups that a pattern matches. One that was read before, or is named, is asked for by name.
+    """Read the consumer groups that a pattern matches.
 
-    Kafka leaves out a group of the list if the user may not describe it, and if its broker does not answer.
+    Known groups, and groups that the config names, are requested by name.
+
+    Kafka's list leaves out groups that the user is not allowed to describe, and groups whose broker does not answer.
     """
     listed = _list_groups(cluster, state, missing)
     named = {name for name in map(_name_of, wanted.groups) if name}
@@ -289,7 +293,7 @@ def _read_groups(
             unread[name] = f"the user lacks {acl}"
         except KafkaUnavailable as error:
             unread[name] = str(error)
-        except Exception as error:  # one group is an element of this loop: the others are read
+        except Exception as error:  # an error of one group does not stop the loop over the groups
             unread[name] = str(failures.caught(f"consumer group {name!r}", error))
         else:
             if isinstance(found, GroupReading):
@@ -304,7 +308,7 @@ def _list_groups(cluster: Cluster, state: ClusterState, missing: list[str]) -> G
         return list_groups(cluster, sorted(state.brokers))
     except ConfigError as error:
         _note_missing(missing, "Describe on the groups", error)
-    except KafkaUnavailable as error:  # an error in an answer: groups that are known by name can be read all the same
+    except KafkaUnavailable as error:  # an error in an answer: groups whose names are known can still be read
         logger.warning("%s", error)
     return GroupList({}, tuple(state.brokers))
 
@@ -312,9 +316,9 @@ def _list_groups(cluster: Cluster, state: ClusterState, missing: list[str]) -> G
 def _read_group(
     cluster: Cluster, state: ClusterState, wanted: WantedReadings, listed: GroupList, name: str
 ) -> GroupReading | str:
-    """Return what a group has committed, or why it is not measured; '' if Kafka does not have the group.
+    """Return the committed offsets of a group, or why they cannot be measured; '' if the group does not exist in Kafka.
 
-    Raises `KafkaUnavailable`, and `ConfigError` if the user may not describe the group.
+    Raises `KafkaUnavailable`, and `ConfigError` if the user is not allowed to describe the group.
     """
     kind = listed.types.get(name, "")
     if kind == _SHARE:
@@ -346,13 +350,16 @@ def _group_reading(
     ends = source.ends_briefly([tp for tp in existing if state.partitions[tp].has_leader])
     lags = {tp: max(0, ends[tp] - committed[tp]) for tp in existing if tp in ends}
     if sum(committed.values()) == committed_before:
-        # Only now would a small lag count: a group at work has one at each watch.
+        # Check a small lag only now, since every working group has one at each watch.
         lags = {tp: _without_markers(source, tp, committed[tp], lag) for tp, lag in lags.items()}
     return GroupReading(word, sum(committed.values()), sum(lags.values()), len(existing) - len(ends))
 
 
 def _without_markers(source: KafkaSource, tp: TopicPartition, committed: int, lag: int) -> int:
-    """Return how many of the offsets before a group hold a message, if that can be read; else how many there are."""
+    """Return the number of messages that a group has not consumed.
+
+    If it cannot be read, return the number of offsets.
+    """
     if not 0 < lag <= MOST_OFFSETS:
         return lag
     try:
@@ -365,6 +372,6 @@ def _without_markers(source: KafkaSource, tp: TopicPartition, committed: int, la
 
 
 def _name_of(pattern: str) -> str:
-    """Return the only name that a pattern matches; '' if it may match several."""
+    """Return the only name that a pattern can match; '' if the pattern can match several."""
     name = re.sub(r"\\([.\-_])", r"\1", pattern)
     return "" if set(name) & set(r"\^$*+?{}[]|()") else name

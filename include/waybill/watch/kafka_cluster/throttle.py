@@ -1,8 +1,8 @@
-"""The replication throttle of copies that Waybill starts: set, changed and removed, also after a crash.
+"""Set, change and remove the replication throttle of copies that Waybill starts, also after a crash.
 
 Kafka has a throttle in two places. The topic's configs name the replicas under it, and two configs of each broker hold
-the rate. Neither says who set it. So Waybill stores a record in S3 (`kafka/throttles/`) before it sets a throttle, and
-removes the record last. A rate that no record has is an operator's, and stays.
+the rate. Neither shows who set it. So Waybill stores a record in S3 (`kafka/throttles/`) before it sets a throttle, and
+removes the record last. A rate without a record was set by an operator, and is not changed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _ThrottleRecord(Stored):
 
 
 def throttled_topics(store: Store) -> frozenset[str]:
-    """Return the topics for which a record says that Waybill set a throttle, and did not remove it yet."""
+    """Return the topics for which a record exists: Waybill set a throttle, and has not removed it yet."""
     return frozenset(record.topic for record in _read_records(store))
 
 
@@ -53,7 +53,7 @@ class Throttle:
     """Sets and removes the throttle of one `waybill kafka apply`."""
 
     def __init__(self, cluster: Cluster, store: Store, rate_bytes: int | None, report: Callable[[str], None]) -> None:
-        """`rate_bytes`: bytes per second that each broker sends, and receives, for copies. None: without a limit."""
+        """`rate_bytes`: bytes per second that each broker sends and receives for copies. None: no limit."""
         self._cluster = cluster
         self._store = store
         self._rate = rate_bytes
@@ -62,8 +62,8 @@ class Throttle:
     def limit(self, topic: str, moves: Sequence[ReplicaMove]) -> None:
         """Set the throttle for copies that are about to start, and for no other replicas.
 
-        A broker that has a rate of an operator keeps it. Raises `ConfigError` if the topic itself has a throttle that
-        Waybill did not set.
+        A broker keeps a rate that an operator set. Raises `ConfigError` if the topic itself has a throttle that Waybill
+        did not set.
         """
         records = _read_records(self._store)
         if self._rate is None:
@@ -86,7 +86,7 @@ class Throttle:
         failpoints.reach("topics.throttled")
 
     def adjust(self, topic: str) -> None:
-        """Give copies that are under way the rate of this `apply`, if Waybill set their throttle."""
+        """Set the rate of this `apply` for copies that are running, if Waybill set their throttle."""
         records = _read_records(self._store)
         own = [record for record in records if record.topic == topic]
         if not own:
@@ -102,7 +102,10 @@ class Throttle:
         self._set_rates(brokers)
 
     def remove(self, topic: str) -> None:
-        """Remove what Waybill set for the copies of a topic. What it set for other topics stays, and others' rates."""
+        """Remove the throttle for the copies of a topic.
+
+        Throttles of other topics, and rates of operators, are not changed.
+        """
         records = _read_records(self._store)
         own = [record for record in records if record.topic == topic]
         if not own:
@@ -125,7 +128,7 @@ class Throttle:
             self._store.remove(record.key)
 
     def _without_foreign_rates(self, brokers: set[int], records: Sequence[_ThrottleRecord]) -> list[int]:
-        """Return the brokers that have no rate of an operator, sorted."""
+        """Return the sorted brokers for which no operator has set a rate."""
         found = []
         rates = self._rates(brokers)
         for node_id in sorted(brokers - rates.keys()):

@@ -1,8 +1,8 @@
-"""The steps from the topics as they are to the topics as declared. A pure function of the cluster's state.
+"""The steps that change the existing topics to the declared ones. A pure function of the cluster's state.
 
-No step removes a topic, a topic-partition or a replica: where only that would lead to the declared topic, the plan
-lists the difference as refused. Changes of configs that can cost messages are a step of their own (`RiskyConfigs`).
-A step that was carried out is no difference any more, so the next plan after a crash holds the rest.
+No step removes a topic, a topic-partition or a replica: if the declared topic needs such a step, the plan lists the
+difference as refused. Changes of configs that can lose messages are a separate step (`RiskyConfigs`). A plan holds only
+steps that are still needed, so the next plan after a crash holds the remaining steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigs:
-    """Change configs of a topic. No message is lost by that."""
+    """Change configs of a topic, without the loss of a message."""
 
     topic: str
     changes: Mapping[str, ConfigChange]
@@ -43,7 +43,7 @@ class RiskyConfigs:
 
     topic: str
     changes: Mapping[str, ConfigChange]
-    """Each with its risk."""
+    """The changes, each with its risk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +53,18 @@ class AddPartitions:
     topic: str
     existing: int
     replicas: Sequence[tuple[int, ...]]
-    """Of the new topic-partitions."""
+    """The replicas of each new topic-partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMove:
-    """The replicas of a topic-partition, as they are and as they are to be."""
+    """The current and the intended replicas of a topic-partition."""
 
     tp: TopicPartition
     before: tuple[int, ...]
     after: tuple[int, ...]
     size_bytes: int | None
-    """What the new replicas copy. None: not known."""
+    """The bytes that the new replicas copy. None: unknown."""
 
     @property
     def added(self) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ class RemoveThrottle:
 
 @dataclass(frozen=True, slots=True)
 class ElectPreferredLeaders:
-    """Let the first replica of topic-partitions lead again."""
+    """Elect the first replica of topic-partitions as leader again."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -130,23 +130,24 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a plan starts from."""
+    """The inputs of a plan."""
 
     declared: Mapping[str, DeclaredTopic]
     state: ClusterState
     configs: Mapping[str, Mapping[str, str]]
-    """Of each declared topic that exists: the configs that apply. Topics that may not be described are missing."""
+    """The configs of each existing declared topic. Topics that the user is not allowed to describe are missing."""
     reassigning: Mapping[TopicPartition, tuple[int, ...]] | None = field(default_factory=dict)
-    """The replicas that topic-partitions have after a copy that is under way. None: the user may not list copies."""
+    """The replicas that topic-partitions will have after a running copy. None: the user is not allowed to list
+    copies."""
     throttled: frozenset[str] = frozenset()
-    """Topics for whose copies Waybill has set a throttle and not removed it."""
+    """Topics for whose copies Waybill has set a throttle that it has not removed."""
     sizes: Mapping[TopicPartition, int] | None = None
     """Bytes of a topic-partition on its leader. None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What is to be done, in this order, and what is not done."""
+    """The steps in their order, and the differences that no step removes."""
 
     steps: Sequence[Step] = ()
     refused: Sequence[Difference] = ()
@@ -176,8 +177,8 @@ def make_plan(inputs: Inputs) -> TopicPlan:
         elif topic not in existing:
             _create(topic, declared, inputs, leaders, steps, refused)
         else:
-            # Copies come first: Kafka wants new topic-partitions to have as many replicas as the others, and a broker
-            # before Kafka 3.9 refuses writes if min.insync.replicas is more than there are replicas.
+            # Copies come first: Kafka requires that new topic-partitions have as many replicas as the others, and a
+            # broker before Kafka 3.9 refuses writes if min.insync.replicas is larger than the number of replicas.
             copies = list(_replicas(topic, declared, inputs, load, refused))
             factors = _factors(topic, inputs, copies)
             steps += copies
@@ -250,7 +251,7 @@ def _configs(
                 f"{declared.min_insync_replicas}",
             )
         )
-    # What makes Kafka keep more comes first: `retention` raised, before a cleanup policy that deletes.
+    # Changes that make Kafka keep more messages come first: a longer `retention` before a cleanup policy that deletes.
     if safe:
         yield AlterConfigs(topic, safe)
     if risky:
@@ -272,7 +273,10 @@ def _factors(topic: str, inputs: Inputs, copies: Sequence[Step]) -> dict[int, in
 def _partitions(
     topic: str, declared: DeclaredTopic, inputs: Inputs, leaders: Counter[int], factor: int, refused: list[Difference]
 ) -> Iterator[Step]:
-    """Yield the new topic-partitions. `factor`: the replicas of topic-partition 0; Kafka wants as many for new ones."""
+    """Yield the new topic-partitions.
+
+    `factor`: the number of replicas of topic-partition 0, which Kafka requires for new topic-partitions too.
+    """
     existing = len(inputs.state.topic_partitions(topic))
     if existing > declared.partitions:
         refused.append(
@@ -299,7 +303,7 @@ def _partitions(
 def _replicas(
     topic: str, declared: DeclaredTopic, inputs: Inputs, load: Counter[int], refused: list[Difference]
 ) -> Iterator[Step]:
-    """Yield the copies of a topic. What is being copied is waited for, and compared when that has ended."""
+    """Yield the copies of a topic. Running copies are waited for first, and compared after their end."""
     if inputs.reassigning is None:
         refused.append(
             Difference(
@@ -340,7 +344,7 @@ def _refuse_replicas(
     replicas: Collection[tuple[int, ...]],
     refused: list[Difference],
 ) -> None:
-    """Report replicas that are too many, or on brokers that are not alive."""
+    """Report surplus replicas, and replicas on brokers that are not alive."""
     factor = declared.replication_factor
     if declared.is_written("replication_factor") and any(len(each) > factor for each in replicas):
         refused.append(

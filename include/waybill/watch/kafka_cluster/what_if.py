@@ -1,4 +1,4 @@
-"""What the loss of brokers would do to each topic-partition and stream. Pure functions of the cluster's state.
+"""The effects of a loss of brokers on each topic-partition and stream. Pure functions of the cluster's state.
 
 The rules are those of Kafka's controller in KRaft mode (`PartitionChangeBuilder`, KIP-631, KIP-966):
 
@@ -22,7 +22,7 @@ from waybill.services.kafka.cluster_state import NO_LEADER, ClusterState, TopicP
 
 
 class OutageEffect(IntEnum):
-    """What happens to a topic-partition, from harmless to worst."""
+    """The effect on a topic-partition, from harmless to worst."""
 
     NONE = 0
     """No replica is on a lost broker."""
@@ -54,7 +54,7 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """The settings of a topic that decide what a lost broker does."""
+    """The settings of a topic that decide the effect of a lost broker."""
 
     min_in_sync: int = 1
     allows_unclean_election: bool = False
@@ -62,16 +62,16 @@ class TopicRules:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRules:
-    """What decides beside the replicas."""
+    """The facts about a cluster that decide an effect, besides the replicas."""
 
     topics: Mapping[str, TopicRules] = field(default_factory=dict)
     """Topics that are missing here have Kafka's defaults."""
     eligible: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
-    """Eligible leader replicas (KIP-966), of the topic-partitions that have some."""
+    """The eligible leader replicas (KIP-966), by topic-partition."""
     voters: frozenset[int] = frozenset()
-    """The controllers of the quorum, also those that are no brokers. Empty: not known, and taken to survive."""
+    """The controllers of the quorum, with those that are not brokers. Empty: unknown; they are assumed to survive."""
     away: frozenset[int] = frozenset()
-    """Those of the voters that have failed already."""
+    """The voters that have already failed."""
     has_quorum: bool = True
     """Whether a controller leads now."""
 
@@ -91,14 +91,14 @@ class PartitionForecast:
 
     tp: TopicPartition
     before: OutageEffect
-    """Without the loss: `NONE`, or what ails the topic-partition already."""
+    """The effect without the loss: `NONE`, or the present fault of the topic-partition."""
     effect: OutageEffect
     leader: int
     """-1 if none."""
     in_sync: tuple[int, ...]
     min_in_sync: int
     only_copy: bool
-    """Whether every in-sync replica is on a lost broker: what is not archived depends on these disks.
+    """Whether every in-sync replica is on a lost broker: offsets that are not archived exist only on these disks.
 
     Without in-sync replicas, the eligible leader replicas hold the messages; without those either, any replica may.
     """
@@ -128,12 +128,15 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Unarchived:
-    """How many offsets of a topic-partition are in Kafka and not in the archive. At most as many messages."""
+    """The number of offsets of a topic-partition that are in Kafka and not archived.
+
+    There are at most as many messages.
+    """
 
     offsets: int
     seen_at_ms: int | None = None
-    """None: the log says so now. Else the log does not answer, and a watch saw it end there at this time (epoch ms):
-    what it got later is not counted."""
+    """None: the log end was read now. Otherwise the leader does not answer, and a watch read this log end at this time
+    (epoch ms); later messages are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +149,17 @@ class StreamForecast:
     unclean: int
     no_writes: int
     at_risk: int
-    """How many offsets are lost if the lost brokers never come back: those that only they have, and that are not
-    archived, of the topic-partitions of which this is known. At most as many messages."""
+    """The number of offsets that are lost if the brokers never come back: only these brokers have them, and they are
+    not archived. Topic-partitions for which this is unknown are not counted. There are at most as many messages."""
     at_risk_seen: Mapping[TopicPartition, Unarchived] = field(default_factory=dict)
-    """The part of `at_risk` that is a minimum: these logs do not answer, and a watch saw them end."""
+    """The part of `at_risk` that is a lower bound: the leaders do not answer, and an earlier watch read the log
+    ends."""
     at_risk_not_known: tuple[TopicPartition, ...] = ()
-    """Topic-partitions that only the lost brokers have, and of which the end of the log is not known."""
+    """Topic-partitions that only the lost brokers have, and whose log end is unknown."""
 
     @property
     def is_at_risk_exact(self) -> bool:
-        """Whether the logs of all topic-partitions at risk answered."""
+        """Whether the leaders of all topic-partitions at risk answered."""
         return not self.at_risk_seen and not self.at_risk_not_known
 
     @property
@@ -184,7 +188,7 @@ def forecast(state: ClusterState, rules: ClusterRules, lost: Collection[int]) ->
         if is_unclean:
             effect = max(effect, OutageEffect.UNCLEAN)
         elif not keeps_quorum and not remaining.issuperset(in_sync):
-            # The leader waits for the lost follower, which nobody takes out of the in-sync replicas.
+            # The leader waits for the lost follower, because no controller removes it from the in-sync replicas.
             effect = max(effect, OutageEffect.NO_WRITES)
         only_copy = _only_they_have(partition, rules.eligible.get(tp, ()), lost)
         found.append(PartitionForecast(tp, before, effect, leader, in_sync, settings.min_in_sync, only_copy))
@@ -192,7 +196,7 @@ def forecast(state: ClusterState, rules: ClusterRules, lost: Collection[int]) ->
 
 
 def _only_they_have(partition: TopicPartitionReplicas, eligible: tuple[int, ...], lost: Collection[int]) -> bool:
-    """Return whether no broker but the lost ones is known to have all messages. One of `lost` has a replica."""
+    """Return whether only lost brokers are known to have all messages. At least one of `lost` has a replica."""
     return set(partition.in_sync or eligible) <= set(lost)
 
 
@@ -217,7 +221,7 @@ def _after(
     candidates = _live(partition.replicas, live)
     if settings.allows_unclean_election and candidates:
         return candidates[0], (candidates[0],), True
-    # The controller keeps the last in-sync replica, so that it knows whom to elect when a broker comes back.
+    # The controller keeps the last in-sync replica, so that it knows which replica to elect when a broker comes back.
     return NO_LEADER, partition.in_sync[-1:], False
 
 
@@ -232,13 +236,13 @@ def _live(replicas: Iterable[int], live: Collection[int]) -> tuple[int, ...]:
 def _effect(
     partition: TopicPartitionReplicas, leader: int, in_sync: tuple[int, ...], settings: TopicRules
 ) -> OutageEffect:
-    """Return the effect for a topic-partition that `partition` was, and that now has this leader and these replicas.
+    """Return the effect on the topic-partition `partition`, which now has this leader and these in-sync replicas.
 
     `in_sync` holds live brokers alone.
     """
     if leader == NO_LEADER:
         return OutageEffect.OFFLINE
-    # Of a topic with fewer replicas than min.insync.replicas, a broker requires all replicas.
+    # If a topic has fewer replicas than min.insync.replicas, a broker requires all of its replicas.
     if len(in_sync) < min(settings.min_in_sync, len(partition.replicas)):
         return OutageEffect.NO_WRITES
     if leader != partition.leader:
@@ -254,7 +258,7 @@ def observe(
     *,
     answers: bool,
 ) -> OutageEffect:
-    """Return what has happened to a topic-partition, for the comparison with a forecast.
+    """Return the observed effect on a topic-partition, for the comparison with a forecast.
 
     `live`: the brokers that live now. `answers`: whether a leader answers requests about the topic-partition.
     """
@@ -264,7 +268,7 @@ def observe(
         return effect
     if leader not in before.in_sync and before.in_sync:
         return max(effect, OutageEffect.UNCLEAN)
-    if not set(live).issuperset(now.in_sync):  # the leader waits for a follower that is away
+    if not set(live).issuperset(now.in_sync):  # the leader waits for a follower that does not answer
         return max(effect, OutageEffect.NO_WRITES)
     return effect
 
@@ -277,9 +281,10 @@ def forecast_streams(
     streams: Mapping[str, Collection[TopicPartition]],
     unarchived: Mapping[str, Mapping[TopicPartition, Unarchived]],
 ) -> list[StreamForecast]:
-    """Return what happens to each stream, by the names' order. Streams that nothing happens to are left out.
+    """Return what happens to each stream, sorted by name. Streams without an effect are left out.
 
-    `unarchived`: for each stream, what is not archived, without the topic-partitions of which it is not known.
+    `unarchived`: for each stream, the offsets that are not archived. Topic-partitions for which they are unknown are
+    missing.
     """
     by_tp = {each.tp: each for each in found.partitions}
     forecasts = []

@@ -1,13 +1,13 @@
 """The ledger: for each topic-partition, a balance from the offsets of Kafka's log to the rows of the unique table.
 
-`read_ledger` adds up what is recorded anyway, and reads no message: the counts that ingest stores with the committed
-offset, the listings of the chains, accepted gaps, and of the tables which topic-partition each row belongs to. `verify`
+`read_ledger` adds up figures that exist for other reasons, and reads no message: the counts that ingest stores with the
+committed offset, the listings of the chains, accepted gaps, and the topic-partition of each row in the tables. `verify`
 reads all bytes instead, and finds the offsets that the ledger can only bound.
 
 - `balance`: the terms and the equations; `read`: where the terms come from.
 - `lines`: the line of one chain; `periods`: chains divided into days.
 - `archived`: the side of the archive; `rows`: the side of the tables.
-- `results`: results that are recorded for the watch.
+- `results`: ledger results, which are stored for the watch.
 - `signature`: signed ledgers.
 """
 

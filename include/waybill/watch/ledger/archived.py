@@ -1,10 +1,10 @@
 """The archive's side of the ledger: how many offsets of each chain hold a message, and why the others hold none.
 
 Ingest counts while it archives, and stores the counts with the committed offset, in one write
-(`waybill.services.coordination.OffsetCounts`). So the counts of a whole chain cost no request of their own. They are
-not known for offsets that were archived before ZooKeeper lost its data, or by an earlier Waybill. Then `read_objects`
-counts the messages in the backup objects: all their bytes are fetched, and records are decoded only where compaction
-has removed some.
+(`waybill.services.coordination.OffsetCounts`). So the counts of a whole chain cost no request of their own. There are
+no counts for offsets that were archived before ZooKeeper lost its data, or by earlier versions of Waybill. Then
+`read_objects` counts the messages in the backup objects: all their bytes are fetched, and records are decoded only
+where compaction has removed some.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What is known of one chain without reading its objects."""
+    """The facts about one chain that are known without reading its objects."""
 
     tp: TopicPartition
     start_offset: int
@@ -81,7 +81,7 @@ def lost_ranges(chain: Chain) -> list[tuple[int, int]]:
 def log_terms(
     chain: Chain, log_end_offset: int | None, in_objects: int | None, in_uncommitted: int = 0
 ) -> tuple[LogTerms, str | None, list[Imbalance]]:
-    """Return the terms of a chain, why its messages are not known (None: they are), and what contradicts the counts.
+    """Return the terms of a chain, why its messages are unknown (None: known), and contradictions in the counts.
 
     `in_objects`: the messages in its objects, if they were read. `in_uncommitted`: those after the committed offset.
     """
@@ -94,7 +94,7 @@ def log_terms(
         what = f"gap markers hold {counts.gaps:,} offsets, and the records of accepted gaps only {counted_gaps:,}"
         found.append(Imbalance(chain.tp, start, end, what))
     if why is None:
-        # A chain without a committed object has no counts. Later objects count as for the lane that adopts them.
+        # A chain without a committed object has no counts. Later objects are counted like those that a lane will adopt.
         counts = counts or OffsetCounts(start)
         messages = counts.messages + in_uncommitted
         unknown = counts.unknown + (end - committed) - in_uncommitted - (gaps - counted_gaps)
@@ -119,7 +119,7 @@ def _gap_offsets(chain: Chain, end_offset: int) -> int:
 
 
 def _why_unusable(chain: Chain, counted_gaps: int) -> str | None:
-    """Return why the stored counts are not those of the whole chain; None if they are."""
+    """Return why the stored counts do not cover the whole chain; None if they do."""
     if chain.start_offset == chain.committed_offset and chain.committed is not None:
         return None
     counts = None if chain.committed is None else chain.committed.counts

@@ -53,15 +53,15 @@ class LogTerms:
     gaps: int
     """Offsets in gap markers."""
     messages: int | None
-    """None: it is not known. Then the four terms below are 0."""
+    """None: unknown. Then the four terms below are 0."""
     control: int = 0
     """Offsets of control batches."""
     aborted: int = 0
     """Offsets of aborted transactions."""
     unknown: int = 0
-    """Offsets that hold no message for a reason that was not recorded: one of the terms above and below."""
+    """Offsets that hold no message for a reason that was not recorded: they belong to one of the other terms."""
     unexplained: int = 0
-    """The rest: offsets that the log did not have, which compaction had removed."""
+    """The remaining offsets: the log did not have them, because compaction had removed them."""
 
     @property
     def offsets(self) -> int:
@@ -99,7 +99,7 @@ class MessageTerms:
     held: int
     """Rows and quarantined messages of a plan that is held."""
     waiting: int | None
-    """Messages that are not partitioned yet; None: it is not known, as the archived messages are not."""
+    """Messages that are not partitioned yet; None: unknown, because the archived messages are unknown."""
     progress: int
     """The offset up to which the chain is partitioned."""
     of_lost_objects: int = 0
@@ -126,14 +126,14 @@ class MessageTerms:
 
 @dataclass(frozen=True, slots=True)
 class RowTerms:
-    """Where the rows of one topic-partition are that sweeps take."""
+    """Where the rows of one topic-partition are, among the tables of dedup."""
 
     unique: int
     duplicates: int
     unswept: int
     """Rows that were appended since the last sweep."""
     left_out: int = 0
-    """Rows that the first sweep was asked to leave out."""
+    """Rows that the first sweep left out, as the config requires."""
 
     @property
     def total(self) -> int:
@@ -161,11 +161,12 @@ class Line:
     messages: MessageTerms | None = None
     """None: there is no table yet."""
     rows: RowTerms | None = None
-    """None: there is no dedup, or its tables cannot be compared now."""
+    """None: the stream has no dedup, or the tables of dedup cannot be compared now."""
     gaps: Sequence[Gap] = ()
-    """The accepted gaps of the chain, also those without a marker, which leave no offset missing."""
+    """The accepted gaps of the chain, including those without a marker, which leave no offset missing."""
     differences: Sequence[Imbalance] = ()
-    """Where messages and rows differ, if that was looked for: they take the place of the imbalance of the whole."""
+    """The ranges in which messages and rows differ, if they were searched: they replace the imbalance of the whole
+    chain."""
 
     def imbalances(self) -> Iterable[Imbalance]:
         """Yield the equations that do not hold."""
@@ -231,18 +232,18 @@ class Ledger:
     lines: Sequence[Line]
     """One for each topic-partition, sorted."""
     notes: Sequence[str] = ()
-    """What is left out, and why."""
+    """Parts that were left out, and why."""
     further: Sequence[Imbalance] = ()
-    """What belongs to no term of a line, such as rows without a chain."""
+    """Imbalances that belong to no line, such as rows without a chain."""
 
     @property
     def imbalances(self) -> list[Imbalance]:
-        """What does not balance, by topic-partition."""
+        """The imbalances, by topic-partition."""
         return sorted_imbalances(self.lines, self.further)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the sums over all topic-partitions. A term that is not known for one of them is left out."""
+        """Return the sums over all topic-partitions. A term that is unknown for one of them is left out."""
         logs = [line.log for line in self.lines]
         messages = [line.messages for line in self.lines]
         rows = [line.rows for line in self.lines]

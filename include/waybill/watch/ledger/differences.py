@@ -1,7 +1,7 @@
-"""Where a chain and its tables differ: the backup objects whose messages are not as many as their rows.
+"""Where a chain and its tables differ: backup objects whose number of messages is not their number of rows.
 
-The ledger only looks for this when a line does not balance, since it reads the objects of that chain and the offsets of
-that topic-partition's rows.
+The ledger searches for them only when a line does not balance, since it reads the objects of that chain and the offsets
+of that topic-partition's rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _COLUMNS = ("topic", "partition", "offset", "generation")
 
 
 def find_differences(store: Store, generation: int, chain: Chain, view: View, progress: int) -> list[Imbalance]:
-    """Return the ranges of objects below `progress` whose messages and rows are not as many, neighbours together.
+    """Return the ranges of objects below `progress` whose numbers of messages and rows differ.
+
+    Adjacent ranges are merged.
 
     Raises `ChainBroken`, or `CorruptBatch` for a damaged object.
     """

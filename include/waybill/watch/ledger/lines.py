@@ -1,4 +1,4 @@
-"""The line of one chain: its terms from the archive and from the tables, as both were read."""
+"""The line of one chain: its terms from the archive and from the tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ class LedgerTables:
         """Return the rows of one period. `chains`: the part of each chain that was archived in it."""
 
         def clip(progress: Progress) -> Progress:
-            """Return the progress within the period. In the last one it may be beyond the chain, which is wrong."""
+            """Return the progress within the period.
+
+            In the last period, progress beyond the end of the chain is kept, since it is an error.
+            """
             first = {tp: max(offset, chains[tp].start_offset) for tp, offset in progress.items() if tp in chains}
             return first if is_last else {tp: min(offset, chains[tp].end_offset) for tp, offset in first.items()}
 
@@ -51,7 +54,10 @@ class LedgerTables:
 
 
 class LineReader:
-    """Makes the line of a chain. What is left out goes to `notes`, what fits no line to `further`."""
+    """Makes the line of a chain.
+
+    Parts that are left out are added to `notes`, imbalances that belong to no line to `further`.
+    """
 
     def __init__(
         self,
@@ -73,7 +79,7 @@ class LineReader:
         self.of_lost: Mapping[TopicPartition, int] = {}
 
     def line(self, chain: Chain) -> Line:
-        """Return the line. A chain that cannot be read becomes an imbalance, and its messages are not known."""
+        """Return the line. A chain that cannot be read becomes an imbalance, and its messages are unknown."""
         tp = chain.tp
         progress = (
             chain.start_offset if self._tables is None else self._tables.view.progress.get(tp, chain.start_offset)
@@ -94,10 +100,10 @@ class LineReader:
         return Line(tp, log, self._message_terms(tp, progress, waiting), self._row_terms(tp), chain.gaps)
 
     def with_differences(self, line: Line, chain: Chain) -> Line:
-        """Return the line with the objects whose messages and rows differ, if it does not balance.
+        """Return the line. If it does not balance, add the objects whose messages and rows differ.
 
         With `sink: files` the tables do not hold the offsets of rows, and the line stays as it is. It also stays if no
-        object differs: then what the line adds up differs from what is stored.
+        object differs: then the stored counts are wrong.
         """
         tables, messages = self._tables, line.messages
         if tables is None or messages is None or self._stream.sink.is_files or tables.half_moved is not None:
@@ -108,9 +114,9 @@ class LineReader:
         return replace(line, differences=found)
 
     def _count_messages(self, chain: Chain, progress: int) -> tuple[int | None, int | None]:
-        """Return the messages of the whole chain, if its objects are read, and those that wait to be partitioned.
+        """Return how many messages the chain has, if its objects are read, and how many are not partitioned yet.
 
-        The latter are None if that is the whole chain, and its objects are not read.
+        The second number is None if nothing is partitioned yet, and the objects are not read.
         """
         tp = chain.tp
         held_end = {} if self._tables is None else self._tables.held_end

@@ -50,15 +50,15 @@ class PeriodLedger:
     made_at_ms: int
     """When its figures were read. Epoch ms."""
     periods: Sequence[tuple[LedgerPeriod, Sequence[Line]]]
-    """Oldest first, each with a line for each topic-partition. A line without offsets is of a chain that did not grow,
-    or did not exist."""
+    """Oldest first, each with a line for each topic-partition. A line without offsets belongs to a chain that did not
+    grow, or did not exist."""
     notes: Sequence[str] = ()
-    """What is left out, and why."""
+    """Parts that were left out, and why."""
     further: Sequence[Imbalance] = ()
-    """What belongs to no term of a line, such as rows without a chain."""
+    """Imbalances that belong to no line, such as rows without a chain."""
 
     def within(self, periods: Collection[LedgerPeriod]) -> PeriodLedger:
-        """Return the ledger of some of the periods, without what is wrong in others."""
+        """Return the ledger of some of the periods, without the imbalances of the other periods."""
         kept = [(period, lines) for period, lines in self.periods if period in periods]
         left_out = [line for period, lines in self.periods if period not in periods for line in lines]
         further = [each for each in self.further if not any(_is_of(each, line) for line in left_out)]
@@ -66,7 +66,7 @@ class PeriodLedger:
 
     @property
     def imbalances(self) -> list[Imbalance]:
-        """What does not balance, by topic-partition."""
+        """The imbalances, by topic-partition."""
         return sorted_imbalances([line for _, lines in self.periods for line in lines], self.further)
 
     def document(self) -> dict[str, Any]:
@@ -113,8 +113,8 @@ class Periods:
     def divide(self, chain: Chain) -> list[Chain]:
         """Return the part of a chain that was archived in each period. A part may be empty.
 
-        The counts of a part are those at its end without those at its start; None if they cannot be compared: ingest
-        did not count, or counts from a later offset since ZooKeeper lost its data.
+        The counts of a part are the counts at its end minus the counts at its start. They are None if they cannot be
+        compared: ingest did not count, or has counted from a later offset since ZooKeeper lost its data.
         """
         start, end = chain.start_offset, chain.committed_offset
         known = self._offsets.get(chain.tp) or [MarkedOffset(start)] * len(self._marks)
@@ -138,26 +138,29 @@ class Periods:
 
 
 def _is_of(imbalance: Imbalance, line: Line) -> bool:
-    """Return whether an imbalance lies within the offsets of a line. One without offsets is of the whole stream."""
+    """Return whether an imbalance lies within the offsets of a line.
+
+    An imbalance without offsets concerns the whole stream.
+    """
     first, following = imbalance.first_offset, imbalance.next_offset
     return imbalance.tp == line.tp and first < following and line.log.start_offset <= first < line.log.end_offset
 
 
 def _filled(marks: Sequence[StreamMark]) -> Mapping[TopicPartition, list[MarkedOffset]]:
-    """Return an offset for each mark and topic-partition. One that a mark lacks has not moved since the mark before."""
+    """Return an offset for each mark and topic-partition. An offset that a mark lacks is that of the previous mark."""
     filled: dict[TopicPartition, list[MarkedOffset]] = {}
     for tp in sorted({tp for mark in marks for tp in mark.offsets}):
         offsets = filled[tp] = []
         for mark in marks:
             before = offsets[-1] if offsets else MarkedOffset(0)
             found = mark.offsets.get(tp, before)
-            # A committed offset that a person has set back: the period between the two marks is empty.
+            # A person has set the committed offset back: the period between the two marks is empty.
             offsets.append(found if found.offset >= before.offset else before)
     return filled
 
 
 def _within(marked: MarkedOffset, start: int, end: int) -> MarkedOffset:
-    """Return the offset, within the chain. Where it was outside, the counts are not those of the chain."""
+    """Limit the offset to the range of the chain. If it was outside, the counts do not belong to the chain."""
     return marked if start <= marked.offset <= end else MarkedOffset(min(max(marked.offset, start), end))
 
 
@@ -179,7 +182,7 @@ def _difference(chain: Chain, first: MarkedOffset, following: MarkedOffset) -> O
 
 
 def _with_gaps(chain: Chain, parts: Sequence[Chain]) -> list[Chain]:
-    """Return the parts, each accepted gap in the one in which it begins."""
+    """Return the parts, with each accepted gap in the part in which it begins."""
     starts = [part.start_offset for part in parts]
     numbers = [max(int(np.searchsorted(starts, gap.first_offset, side="right")) - 1, 0) for gap in chain.gaps]
     return [

@@ -1,8 +1,8 @@
 """Read the ledger of a stream from what exists: committed offsets, chains, accepted gaps, tables and staged files.
 
 Everything derived is read before its source, as in `waybill.watch.verify.stream`: the tables of dedup, the main table,
-the committed offsets, Kafka's log. So runs that go on meanwhile only let a later source have more, which then counts as
-not swept, not partitioned or not archived.
+the committed offsets, Kafka's log. If runs go on meanwhile, the source that is read later only has more, which then
+counts as not swept, not partitioned or not archived.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def read_ledger(
     """Return the ledger of stream `name`.
 
     `list_committed` reads the committed offsets at the time of the call. `read_log_ends` may raise `KafkaUnavailable`:
-    then the ledger has no figures about Kafka's log, and a note. With `read_objects` the messages are counted in the
+    then the ledger has a note instead of figures about Kafka's log. With `read_objects` the messages are counted in the
     backup objects, in addition to what ingest has counted.
 
     Raises `StoreUnavailable`, `CoordinationUnavailable` or `CatalogUnavailable` when a service does not answer,
@@ -85,9 +85,9 @@ def read_ledger_by_period(
 ) -> PeriodLedger:
     """Return the ledger of stream `name` for each period between two marks, before the first and after the last.
 
-    `marks`: committed offsets of the stream's generation at earlier times, oldest first. Everything else is as in
-    `read_ledger`, which also lists what is raised. Of the tables the offsets are read as well. With `sink: files` the
-    tables are left out, and a note says so: the file inventory has no offsets of rows.
+    `marks`: committed offsets of the stream's generation at earlier times, oldest first. The other parameters and the
+    errors are those of `read_ledger`. The offsets of the tables' rows are read as well. With `sink: files` the tables
+    are left out, and a note says so: the file inventory has no offsets of rows.
     """
     periods = Periods(marks)
     sources = _read_sources(config, name, services, list_committed, read_log_ends, periods.cuts)
@@ -109,7 +109,7 @@ def read_ledger_by_period(
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """Everything that a ledger is made of. `notes` and `further` grow while its lines are made."""
+    """The inputs of a ledger. `notes` and `further` are extended while its lines are made."""
 
     stream: Stream
     store: Store
@@ -158,7 +158,7 @@ def _read_lines(
 
 
 def _check_whole(sources: _Sources, lines: Sequence[Line]) -> None:
-    """Add what is wrong with the rows that belong to no line, and with those that the first sweep left out."""
+    """Add imbalances for rows that belong to no line, and for too many rows that the first sweep left out."""
     tables = sources.tables
     if tables is None:
         return
@@ -174,7 +174,7 @@ def _find_chains(
     listed_gaps: Sequence[Gap],
     further: list[Imbalance],
 ) -> dict[TopicPartition, Chain]:
-    """Return the stream's chains, sorted. One that cannot be read goes to `further`."""
+    """Return the stream's chains, sorted. A chain that cannot be read is added to `further`."""
 
     def find(tp: TopicPartition) -> Chain | Imbalance | None:
         try:
@@ -183,7 +183,7 @@ def _find_chains(
             return Imbalance(tp, 0, 0, str(error))
         except WaybillError:
             raise
-        except Exception as error:  # of this chain alone: the ledger does not balance, and shows the others
+        except Exception as error:  # of this chain alone: the ledger shows the other chains, and does not balance
             logger.exception("the stack trace of the chain %s", tp)
             return Imbalance(tp, 0, 0, str(UnexpectedFailure(f"the chain {tp}", error)))
 
@@ -241,7 +241,7 @@ def _read_tables(
             f"its range are counted as they were before. The same command ends it"
         )
     if hold is not None and hold.plan.start != view.progress:
-        hold = None  # it was published between the two reads
+        hold = None  # the plan was published between the two reads
     swept = None
     if stream.dedup is not None:
         why = "there was no dedup sweep yet"
@@ -276,7 +276,7 @@ def _rows_without_chain(tables: LedgerTables, chains: Mapping[TopicPartition, Ch
 
 
 def _left_out_too_many(beginning: FirstSweepStart | None, lines: Sequence[Line], notes: list[str]) -> list[Imbalance]:
-    """Return what is wrong with the rows that the first sweep left out, of which only the sum is recorded."""
+    """Return an imbalance if more rows are missing than the first sweep left out; only their sum is recorded."""
     if beginning is None:
         return []
     since = format_instant(beginning.since_ms)

@@ -1,7 +1,7 @@
-"""Recorded ledgers: a balance is made from time to time, and its result stored, so that the watch can tell of it.
+"""Recorded ledgers: a job reads the ledger from time to time, and stores the result for the watch.
 
-The balance reads a column of all rows, which is too much for each minute. So the DAG `ledger`, or `waybill ledger
---record`, makes it, and the watch reads the result.
+The ledger reads a column of all rows, which is too slow for a watch every minute. So the DAG `ledger`, or `waybill
+ledger --record`, records it, and the watch reads the result.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def record_ledger(
 ) -> Ledger:
     """Read the ledger of stream `name`, store its result for the watch, and return it. Raises as `read_ledger` does.
 
-    One that does not balance is read once more, since the result wakes a person: the second one counts.
+    If it does not balance, it is read once more, since the result alerts a person: the second result counts.
     """
     for _ in range(2):
         ledger = read_ledger(config, name, services, coordinator.list_committed, read_log_ends)

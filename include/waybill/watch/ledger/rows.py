@@ -2,7 +2,7 @@
 
 No value of a message is read. A data file holds rows of many topic-partitions, and its manifest entry shows only how
 many rows it has. So the columns topic, partition and generation are read, which take a few bytes for a thousand rows;
-of the quarantine also the offset, which decides whether a row is final.
+for the quarantine, the offset is read too, which decides whether a row is final.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _ORIGIN = ("topic", "partition", "generation")
 _NO_CUTS: Int64s = np.empty(0, np.int64)
 
 Cuts = Mapping[TopicPartition, "Int64s"]
-"""By topic-partition the offsets, ascending, at which the periods after the first one begin."""
+"""For each topic-partition, the ascending offsets at which the periods after the first one begin."""
 
 
 @dataclass(slots=True)
 class RowCounts:
-    """Rows by topic-partition, and by period if there are cuts. Rows of another generation are counted apart."""
+    """Rows by topic-partition, and by period if there are cuts. Rows of another generation are counted separately."""
 
     generation: int
     cuts: Cuts | None = None
@@ -114,7 +114,8 @@ def count_main(main: Table, stream: Stream, cuts: Cuts | None = None) -> RowCoun
 def count_quarantine(view: View, stream: Stream, half_moved: HalfMoved | None, cuts: Cuts | None = None) -> RowCounts:
     """Count the rows of the quarantine that are final, as it is loaded.
 
-    `half_moved`: a change of a backfill that only the quarantine has so far. Its range counts as it was before.
+    `half_moved`: a change of a backfill that only the quarantine has so far. Its range is counted as it was before the
+    change.
     """
     counts, table = RowCounts(stream.generation, cuts), view.tables.quarantine
     if table.current_snapshot() is None:
@@ -181,7 +182,7 @@ class SweptCounts:
     duplicates: RowCounts
     unswept: RowCounts
     beginning: FirstSweepStart | None
-    """What the first sweep left out; None: nothing."""
+    """The rows that the first sweep left out; None: no rows."""
 
     def of_period(self, period: int) -> SweptCounts:
         """Return the rows of one period."""
@@ -190,7 +191,7 @@ class SweptCounts:
 
 
 def count_swept(main: Table, tables: DedupTables, stream: Stream, cuts: Cuts | None = None) -> SweptCounts | str:
-    """Count the rows of the tables of dedup, which were loaded before `main`; or return why they cannot be compared.
+    """Count the rows of the tables of dedup, which were loaded before `main`. Return a text if they cannot be compared.
 
     Raises `ProgressLost` or `SweepHistoryLost` when it is unknown which rows were swept.
     """
@@ -216,9 +217,9 @@ def count_swept(main: Table, tables: DedupTables, stream: Stream, cuts: Cuts | N
 
 
 def rows_since(main: Table, swept: Snapshot, without: Collection[str], counted: RowCounts) -> RowCounts:
-    """Add the rows that `main` has and the swept snapshot had not to `counted`, and return it.
+    """Add to `counted` the rows that `main` has and the swept snapshot did not have, and return `counted`.
 
-    Files that both have are not read.
+    Files that are in both snapshots are not read.
 
     A compaction moves swept rows to new files, and appends no row: it adds and removes the same number.
     """

@@ -4,8 +4,8 @@ A signed ledger is `{"ledger": …, "signature": {"algorithm", "public_key", "va
 alone, as canonical JSON: UTF-8, keys sorted, no spaces. A ledger holds no fractions, so its numbers have one spelling.
 The file itself may be formatted in any way.
 
-The signature shows who made the ledger only if the public key comes from elsewhere. The one in the file shows no more
-than that the file was not changed by accident.
+The signature shows who made the ledger only if the public key comes from elsewhere. The key in the file only shows that
+the file was not changed by accident.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SignatureCheck(StrEnum):
     VALID = "valid"
     """Signed with the given key, and not changed since."""
     UNCHANGED = "unchanged"
-    """Not changed since it was signed with the key in the file, which was compared with no other."""
+    """Not changed since it was signed with the key in the file. That key was not compared with a known one."""
     CHANGED = "changed"
     """The content is not what was signed."""
     WRONG_KEY = "wrong key"
@@ -90,7 +90,7 @@ def public_key_of(document: dict[str, Any]) -> str | None:
 
 
 def sign(content: dict[str, Any], key: Ed25519PrivateKey, subject: str = "ledger") -> dict[str, Any]:
-    """Return the signed document of a ledger, or of what `subject` names. It holds no fractions."""
+    """Return the signed document of a ledger, or of the value that `subject` names. The value holds no fractions."""
     return {
         subject: content,
         "signature": {

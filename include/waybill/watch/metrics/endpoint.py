@@ -1,4 +1,4 @@
-"""An OpenMetrics endpoint that measures all streams when it is asked, or the same once as text."""
+"""An OpenMetrics endpoint that measures all streams for each scrape, and the same metrics once as text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ _FRESH_SECONDS = 10.0
 
 
 class WatchCollector(Collector):
-    """Measures all streams, without storing anything. Ages are those since the watch, which stores, saw a message."""
+    """Measures all streams, without storing anything.
+
+    Ages begin when a scheduled watch, which stores its readings, first saw a message.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class WatchCollector(Collector):
             if time.monotonic() - self._measured_at > _FRESH_SECONDS:
                 try:
                     self.measure()
-                except Exception as error:  # also one that no code expects: a scrape without an answer tells less
+                except Exception as error:  # also an unexpected exception: a scrape without an answer tells less
                     failure = expected("the measurement of all streams", error)
                     if failure is not error:
                         logger.exception("the stack trace of the failed measurement")
@@ -64,7 +67,7 @@ class WatchCollector(Collector):
             yield from self._families
 
     def measure(self) -> list[str]:
-        """Measure now, for the next call of `collect`. Return the parts of the metrics that could not be made.
+        """Measure now, for the next call of `collect`. Return the names of the parts that could not be measured.
 
         A service that does not answer is `waybill_service_up 0`, a part that cannot be made `waybill_figures_up 0`.
 
@@ -83,7 +86,7 @@ class WatchCollector(Collector):
 
 
 def _read(what: str, read: Callable[[], _T]) -> _T | None:
-    """Return what `read` returns; None, and a line in the log, for what cannot be read."""
+    """Return the result of `read`; if it fails, write a log line and return None."""
     try:
         return read()
     except Exception as error:
@@ -98,7 +101,7 @@ def _open_incidents(config: Config, services: WatchServices) -> list[Incident]:
 
 
 def _usage_of_today(config: Config, services: WatchServices, now_ms: int) -> list[DailyUsage]:
-    """Return what the processes of today have used; nothing if ZooKeeper does not answer, which is a service."""
+    """Return the usage of today; nothing if ZooKeeper does not answer, which `waybill_service_up` reports."""
     if services.session is None:
         return []
     return UsageStore(services.session, config.zookeeper.root, lambda: now_ms / 1000).today()

@@ -56,8 +56,8 @@ def metric_families(
 ) -> Iterator[Metric]:
     """Yield the metrics of a measurement, which took `measured_seconds`.
 
-    `incidents`: those that are open. `usage`: that of today. None: they cannot be read. One part of the metrics that
-    cannot be made is `waybill_figures_up 0`, and the others are yielded.
+    `incidents`: the open incidents. `usage`: the usage of today. None: it cannot be read. If one part of the metrics
+    cannot be made, `waybill_figures_up` is 0 for it, and the other parts are yielded.
     """
     logs, states, findings = measured.logs, measured.states, measured.findings
     parts: dict[str, Callable[[], Iterable[Metric]] | None] = {
@@ -185,7 +185,7 @@ def _rows(states: Mapping[str, TableState]) -> Metric:
 
 
 def _of_usage(usage: Iterable[DailyUsage], now_ms: int) -> Iterator[Metric]:
-    # The counters begin at zero each day, and say so: their time of creation is the start of the day.
+    # The counters begin at zero each day: their creation timestamp is the start of the day.
     day = datetime.fromtimestamp(now_ms / 1000, UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
     requests, sent, received, seconds = (defaultdict[tuple[str, ...], float](float) for _ in range(4))
     for each in usage:

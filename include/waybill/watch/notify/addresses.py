@@ -1,4 +1,4 @@
-"""What channels need of their connections, checked before the first message: addresses, tokens, mail servers.
+"""The fields of connections that channels need, checked before the first message: addresses, tokens, mail servers.
 
 Each error names the connection, the field and the remedy, and no secret.
 """
@@ -76,7 +76,7 @@ def _with_scheme(connection: Connection, host: str) -> str:
 
 
 def _checked(connection: Connection, address: str, what: str, port: int | None = None) -> str:
-    """Return an address, with a port that has a field of its own."""
+    """Return an address with its port, which the connection may hold in a separate field."""
     parts = _split(connection, address, what)
     if port is not None:
         if parts.port is not None:

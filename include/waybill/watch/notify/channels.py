@@ -1,7 +1,7 @@
 """Send a message to a channel: by email, to Slack, or to a webhook.
 
-Each call is made once: what failed is tried again by a later watch, with backoff. Each answer of a server is waited for
-up to `TIMEOUT_SECONDS`.
+Each call is made once: a later watch tries a failed message again, with backoff. A call waits up to `TIMEOUT_SECONDS`
+for each answer of a server.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def send(channel: Channel, message: ChannelMessage, find: FindConnection = find_
     """Send a message.
 
     Raises `ChannelFailed`, `ConfigError` for a connection that is missing or does not fit, and `UnexpectedFailure` for
-    any other exception: whatever happens to one channel, the caller tells the others.
+    any other exception: so the caller can go on with the other channels after any failure.
     """
     connection = None
     try:
@@ -83,7 +83,10 @@ def check_channel(channel: Channel, find: FindConnection = find_connection) -> N
 
 
 def unusable_channels(alerts: Alerts, find: FindConnection = find_connection) -> dict[str, str]:
-    """Return why the connection of a channel cannot be used, by the channel's name; `DEAD_MAN` is the switch's."""
+    """Return why connections of channels cannot be used, by channel name.
+
+    `DEAD_MAN` stands for the dead man's switch.
+    """
     checks: dict[str, Callable[[], object]] = {
         name: lambda channel=channel: check_channel(channel, find)  # type: ignore[misc]
         for name, channel in alerts.channels.items()
@@ -115,7 +118,7 @@ def ping(connection: Connection) -> None:
 def _unexpected(connection: Connection, error: Exception) -> UnexpectedFailure:
     """Log an exception that no code expects, and return its failure; both without secrets.
 
-    Raise it `from None`: with its cause, whoever logs it would print the text of the exception.
+    Raise it `from None`: otherwise a log of the failure would print the text of its cause.
     """
     mask = partial(without_secrets, connection)
     logger.error("connection %r: %s", connection.conn_id, mask(masked_stack_trace(error)))
@@ -190,7 +193,7 @@ def _send_to_slack(channel: SlackChannel, connection: Connection, message: Chann
 
 
 def _has_error(document: dict[str, Any]) -> bool:
-    """Return whether a JSON answer to a webhook states an error: servers that work like Slack answer in their way."""
+    """Return whether a JSON answer to a webhook states an error, in the form of Slack or of similar servers."""
     return document.get("ok", True) is False or document.get("success", True) is False or bool(document.get("error"))
 
 

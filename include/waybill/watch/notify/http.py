@@ -34,7 +34,7 @@ mask_urls_in_log("httpx")
 
 
 class ChannelFailed(Exception):
-    """A message could not be sent. The text names the connection and the reason."""
+    """A message could not be sent. The error text names the connection and the reason."""
 
 
 def failure(connection: Connection, reason: str) -> ChannelFailed:
@@ -67,11 +67,11 @@ class ChannelAnswer:
 
     @property
     def is_page(self) -> bool:
-        """Return whether it is a page for a browser, such as that of a login, which no API answers."""
+        """Return whether the answer is a page for a browser, such as a login page: no API answers with one."""
         return self.media_type == "text/html"
 
     def document(self) -> dict[str, Any] | None:
-        """Return the JSON object of the body; None if it is none."""
+        """Return the JSON object in the body; None if the body is not a JSON object."""
         try:
             found = json.loads(self.text)
         except (ValueError, RecursionError):
@@ -91,7 +91,7 @@ def request(
         with httpx.stream(
             method, url, content=content, headers=sent, timeout=TIMEOUT_SECONDS, verify=_certificates()
         ) as response:
-            # Some servers repeat the address that they were asked for, whose path may be a secret.
+            # Some servers repeat the requested URL in the answer, and its path may be a secret.
             text = _without(_beginning(response), urlsplit(url).path)
     except (OSError, httpx.HTTPError) as error:
         raise failure(connection, without_urls(f"{type(error).__name__}: {error}")) from error
@@ -125,7 +125,7 @@ def _beginning(response: httpx.Response) -> str:
 
 
 def _target(url: str, location: str) -> str:
-    """Return the address of a redirect, without what may be a secret: login, query, and the path that was asked for."""
+    """Return the address of a redirect without possible secrets: login, query, and the requested path."""
     if not location:
         return "nowhere"
     try:

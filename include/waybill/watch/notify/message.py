@@ -37,7 +37,7 @@ class ChannelMessage:
     runbook: str
     """Address of the runbook; without `alerts.runbooks_url` its path in Waybill's repository."""
     airflow: str | None
-    """Address of the DAG run, or of the stream's DAGs; None for what concerns no DAG."""
+    """Address of the DAG run, or of the stream's DAGs; None if the incident concerns no DAG."""
 
     @classmethod
     def of(
@@ -52,7 +52,7 @@ class ChannelMessage:
 
     @property
     def what(self) -> str:
-        """Return the stream, or what all streams share, in one line."""
+        """Return the stream, or the subject that all streams share, in one line."""
         incident = self.incident
         if incident.stream:
             return one_line(incident.stream, _LONGEST_NAME)
@@ -188,7 +188,7 @@ class ChannelMessage:
 
 
 def test_message(alerts: Alerts, now_ms: int) -> ChannelMessage:
-    """Return a message to try a channel with."""
+    """Return a test message for a channel."""
     incident = Incident(
         id=f"test-{now_ms}",
         stream="test",

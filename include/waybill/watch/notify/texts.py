@@ -1,9 +1,9 @@
-"""Texts of messages from names that anybody may have chosen: topics, groups, streams, DAG runs, users, reasons.
+"""Texts of messages from names that anybody can choose: topics, groups, streams, DAG runs, users, reasons.
 
-Kafka, Kinesis, Airflow and a person at a command line may give any character. A newline in a mail's subject would be a
-header of its own, Slack reads `<!channel>` as an order, a mark that turns the direction of text shows another name than
-it is, and a lone surrogate (a byte that is not UTF-8) cannot be sent at all. So what does not show is shown as an
-escape, and what is too long is cut, with its length.
+Names from Kafka, Kinesis, Airflow and the command line can hold any character. A newline in a mail's subject would
+start another header, Slack executes `<!channel>`, a character that changes the direction of text can disguise a name,
+and a lone surrogate (a byte that is not UTF-8) cannot be sent at all. So invisible characters are shown as escapes, and
+long texts are cut, with their length added.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _SLACK_MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 """Unicode's categories of control and format characters, surrogates, private and unassigned ones, and separators."""
 _JOINERS = "\u200c\u200d"
-"""Format characters that words and emoji need."""
+"""Format characters that are part of words and emoji."""
 
 
 def readable(text: str, most: int = LONGEST_TEXT) -> str:
-    """Return a text whose characters all show: others are written as `\\u202e`. Newlines and tabs stay."""
+    """Return a text without invisible characters: they are written as `\\u202e`. Newlines and tabs stay."""
     return _shortened("".join(char if char in "\n\t" else _shown(char) for char in text[: most + 1]), len(text), most)
 
 
@@ -34,10 +34,10 @@ def one_line(text: str, most: int) -> str:
 
 
 def encodable(value: object) -> object:
-    """Return a JSON value whose texts can all be encoded as UTF-8: a lone surrogate becomes U+FFFD."""
+    """Return a JSON value with texts that can be encoded as UTF-8: each lone surrogate becomes U+FFFD."""
     match value:
         case str():
-            # UTF-16 unites two surrogates that are one character, and shows those that are alone.
+            # UTF-16 combines two surrogates that form one character; the decoder replaces lone ones.
             return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         case dict():
             return {encodable(key): encodable(each) for key, each in value.items()}
@@ -50,7 +50,7 @@ def encodable(value: object) -> object:
 def ascii_id(text: str) -> str:
     """Return an id for headers: ASCII without spaces and brackets, of at most 150 characters.
 
-    Ids of incidents are ASCII, but those that an earlier Waybill gave, and that are still open, may not be.
+    Ids of incidents are ASCII, except old ids of open incidents from earlier versions of Waybill.
     """
     found = quote(text, safe="-_.", errors="surrogatepass")
     if len(found) <= _LONGEST_ID:
@@ -60,7 +60,7 @@ def ascii_id(text: str) -> str:
 
 
 def slack_text(text: str, most: int = _LONGEST_SLACK_TEXT) -> str:
-    """Return text with the characters escaped that Slack reads as markup, of at most so many characters."""
+    """Escape the characters that Slack reads as markup, and limit the length of the text."""
     found: list[str] = []
     length = 0
     for char in readable(text):
@@ -73,7 +73,7 @@ def slack_text(text: str, most: int = _LONGEST_SLACK_TEXT) -> str:
 
 
 def slack_code(text: str) -> str:
-    """Return text for a block of code, which three backticks in the text would end."""
+    """Return text for a code block, in which three backticks are escaped, since they would end the block."""
     return slack_text(text.replace("```", "` ` `"))
 
 

@@ -1,11 +1,11 @@
-"""The log of what people do, on the pages, in a terminal and in Airflow: who, when, what, why, and what came of it.
+"""The log of people's actions on the pages, in a terminal and in Airflow: who, when, what, why, and the outcome.
 
-Each action has two objects that are created once: the record before anything is done, and the outcome. One without an
-outcome was interrupted: the record of the decision itself (of a gap, a pause, a hold, an incident) tells whether it was
-made.
+Each action has two objects that are created once: the record before anything is done, and the outcome. An action
+without an outcome was interrupted: the record of the decision itself (of a gap, a pause, a hold, an incident) shows
+whether it was made.
 
-The key of a record follows from its `ActionPlace`. On the pages that follows from the form that was sent. So the same
-form, sent twice, finds the record of the first time, and nothing is done again.
+The key of a record follows from its `ActionPlace`. On the pages, the place follows from the form. So if the same form
+is sent twice, the second request finds the first record, and the action is not repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MS_DIGITS = 13
 
 @dataclass(frozen=True, slots=True)
 class ActionPlace:
-    """Where an action is recorded: it follows from the form, so that a form that is sent twice is one action."""
+    """Where an action is recorded: derived from the form, so that a form that is sent twice is one action."""
 
     form_ms: int
     """When the page with the form was made."""
@@ -81,7 +81,7 @@ class ActionRecord:
     """The command that does the same."""
     arguments: dict[str, str] = field(default_factory=dict)
     surface: str = Surface.PAGE
-    """Through which `Surface` it was taken. Records from before this field are all of pages."""
+    """The `Surface` of the action. Records without this field are older, and all come from pages."""
 
     @classmethod
     def of(
@@ -106,20 +106,22 @@ class ActionRecord:
 
 @dataclass(frozen=True, slots=True)
 class ActionOutcome:
-    """What came of an action."""
+    """The outcome of an action."""
 
     is_done: bool
-    """False: it was refused, or failed. True for an ordered DAG run, too, which may fail later."""
+    """False: the action was refused, or failed. True also for a triggered DAG run, which may fail later."""
     text: str
     href: str = ""
-    """The address of the DAG run that was ordered; '' if there is none."""
+    """The address of the DAG run that was triggered; '' if there is none."""
     dag: str = ""
     run: str = ""
     """The DAG and the id of the run."""
 
 
 def record_action(store: Store, record: ActionRecord) -> bool:
-    """Store the record of an action. Return False if the same form was sent before, so that nothing is to be done.
+    """Store the record of an action.
+
+    Return False if the same form was sent before: then the action must not be repeated.
 
     Raises `StoreUnavailable`.
     """
@@ -131,7 +133,7 @@ def record_action(store: Store, record: ActionRecord) -> bool:
 
 
 def record_outcome(store: Store, record: ActionRecord, outcome: ActionOutcome) -> None:
-    """Store what came of an action, unless that is stored already. Raises `StoreUnavailable`."""
+    """Store the outcome of an action, unless one is stored already. Raises `StoreUnavailable`."""
     key = action_outcome_key(store.prefix, record.form_ms, record.id)
     store.create_or_read_existing(key, _DOCUMENT.write(asdict(outcome)))
 

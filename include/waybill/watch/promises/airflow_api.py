@@ -1,4 +1,4 @@
-"""What Airflow's REST API (v2) shows of Waybill's DAGs: unhealthy components, failed runs, tasks at a standstill.
+"""Requests to Airflow's REST API (v2) about Waybill's DAGs: unhealthy components, failed runs, tasks without progress.
 
 A watch makes six requests, one of which fetches a token, and some more while a run has failed or a DAG is paused. It
 asks Airflow's API and not its database, whose tables differ between versions.
@@ -26,7 +26,7 @@ _PAGE = 100
 _MOST_PAGES = 100
 _MOST_TASK_PAGES = 10
 _MOST_SINGLE_REQUESTS = 10
-"""So many DAGs whose last run is not among the latest hundred are asked for one by one."""
+"""The most DAGs that are requested one by one, because their last run is not among the latest hundred."""
 _HEALTHY = "healthy"
 _OURS = {"tags": "waybill"}
 _NOT_ENDED = ["scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", "deferred", "restarting"]
@@ -38,13 +38,13 @@ class FailedTask:
 
     task: str
     label: str
-    """Which of the mapped tasks it is: for results of a group, the stream. '' for a task that is not mapped."""
+    """The name of the mapped task: for results of a group, the stream. '' for a task that is not mapped."""
     tries: int
 
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The newest DAG run of a DAG that has ended."""
+    """The newest ended run of a DAG."""
 
     dag: str
     run: str
@@ -63,18 +63,18 @@ class WaitingTask:
     task: str
     is_running: bool
     since_ms: int
-    """Since when it runs, or waits."""
+    """Since when the task runs or waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class DagRunSpan:
-    """A DAG run, and when it was at work."""
+    """A DAG run, and the time during which it was running."""
 
     dag: str
     run: str
     begun_ms: int
     ended_ms: int | None
-    """None: it is still at work."""
+    """None: it is still running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +84,16 @@ class AirflowState:
     unhealthy: tuple[str, ...] = ()
     """Components that have no recent heartbeat: scheduler, dag processor, triggerer, metadatabase."""
     runs: tuple[LastRun, ...] = ()
-    """Of DAGs that failed lately or are at work; all other DAGs succeeded."""
+    """The runs of DAGs that failed recently or are running; all other DAGs succeeded."""
     unknown: frozenset[str] = frozenset()
-    """DAGs at work whose last run could not be asked for."""
+    """Running DAGs whose last ended run could not be read."""
     tasks: tuple[WaitingTask, ...] = ()
     absent: Mapping[str, str] = field(default_factory=dict)
-    """DAGs of Waybill that Airflow does not have, and what it has in their place."""
+    """DAGs of Waybill that are missing in Airflow, and what Airflow reports about them."""
     paused: frozenset[str] = frozenset()
     """DAGs that are paused in Airflow."""
     queued_and_paused: frozenset[str] = frozenset()
-    """Those of them that have a run that waits."""
+    """Paused DAGs with a run that waits in the queue."""
     pools: frozenset[str] | None = None
     """The names of all pools; None: not known."""
 
@@ -106,7 +106,7 @@ class AirflowApi:
 
     def __init__(self, endpoint: AirflowEndpoint) -> None:
         self._endpoint = endpoint
-        # Without https, loading the system's certificates would only cost time.
+        # Without https, certificates are not needed, and loading them takes time.
         verify: Any = endpoint.tls.context() if endpoint.tls else False
         self._http = httpx.Client(
             base_url=endpoint.url, headers=endpoint.headers, timeout=_TIMEOUT_SECONDS, verify=verify
@@ -114,7 +114,7 @@ class AirflowApi:
 
     @classmethod
     def of(cls, config: Config, find: FindConnection) -> Self | None:
-        """Return the API of the Airflow that the config names; None if it names no connection of one.
+        """Return a client for the Airflow in the config; None if the config names no connection.
 
         Raises `ConfigError` for a connection that is missing or cannot be used.
         """
@@ -133,8 +133,8 @@ class AirflowApi:
     ) -> AirflowState:
         """Return the state of `dags`. Runs that ended before `oldest_ms` count as succeeded.
 
-        `waiting`: tasks of younger runs are left out. `failures`: gets each part that cannot be asked for, because the
-        user may not, or read. The DAGs that need it are unknown.
+        `waiting`: tasks of younger runs are left out. `failures`: collects each part that the user is not allowed to
+        read, or that cannot be parsed. The state of DAGs that need the part is unknown.
         """
         health = self._request("GET", "/api/v2/monitor/health")
         unhealthy = tuple(
@@ -143,7 +143,7 @@ class AirflowApi:
             for name, each in health.items()
             if isinstance(each, Mapping) and each.get("status") not in (None, _HEALTHY)
         )
-        if "metadatabase" in unhealthy:  # it answers nothing else then
+        if "metadatabase" in unhealthy:  # then it answers no other request either
             return AirflowState(unhealthy, unknown=frozenset(dags))
         self._sign_in()
         everything = frozenset(dags)
@@ -163,7 +163,10 @@ class AirflowApi:
     def _optional(
         part: str, read: Callable[[], AirflowState], default: AirflowState, failures: Failures
     ) -> AirflowState:
-        """Return what `read` returns; else the default. A refusal is noted, and hides nothing else."""
+        """Return the result of `read`.
+
+        If Airflow refuses, record the refusal and return the default, so the other parts are read.
+        """
         try:
             return read()
         except Exception as error:
@@ -188,7 +191,7 @@ class AirflowApi:
         return replace(state, absent=absent, paused=paused, queued_and_paused=waits)
 
     def _absence(self, dag: str) -> str:
-        """Return what Airflow has in place of a DAG of Waybill."""
+        """Return what Airflow reports about a missing DAG of Waybill."""
         path = f"/api/v2/dags/{quote(dag, safe='')}"
         response = self._send("GET", path)
         if response.status_code == HTTPStatus.NOT_FOUND:
@@ -207,13 +210,13 @@ class AirflowApi:
         for page in range(_MOST_PAGES):
             answer = self._request("GET", path, params={**parameters, "limit": _PAGE, "offset": page * _PAGE})
             yield from answer[key]
-            # A server may give fewer entries to a page than it is asked for, but none only at the end.
+            # A page may have fewer entries than requested; only an empty page is the end of the list.
             if not answer[key] or (page + 1) * _PAGE >= answer["total_entries"]:
                 return
         raise self._unavailable(f"more than {_MOST_PAGES * _PAGE:,} entries to GET {path}")
 
     def runs_since(self, dags: Collection[str], oldest_ms: int) -> tuple[DagRunSpan, ...]:
-        """Return the newest hundred runs of `dags` that were at work since then."""
+        """Return the newest hundred runs of `dags` that were running at or after that time."""
         self._sign_in()
         body = {
             "dag_ids": sorted(dags),
@@ -242,12 +245,12 @@ class AirflowApi:
             self._http.headers["Authorization"] = f"Bearer {token}"
 
     def _restless(self, dags: Collection[str]) -> list[str]:
-        """Return those of the DAGs that are not paused and whose newest run did not succeed, as far as it has ended."""
+        """Return the DAGs that are not paused and whose newest run is still running or did not succeed."""
         asked = {**_OURS, "paused": False, "dag_run_state": ["failed", "running", "queued"]}
         return [dag["dag_id"] for dag in self._pages("/api/v2/dags", "dags", asked) if dag["dag_id"] in dags]
 
     def _last_runs(self, dags: Sequence[str], oldest_ms: int) -> tuple[list[LastRun], frozenset[str]]:
-        """Return the newest ended run of each DAG, and the DAGs for which it was not asked."""
+        """Return the newest ended run of each DAG, and the DAGs for which it was not requested."""
         if not dags:
             return [], frozenset()
         oldest = _iso(oldest_ms)
@@ -261,7 +264,7 @@ class AirflowApi:
         }
         answer = self._request("POST", "/api/v2/dags/~/dagRuns/list", json=body)
         newest = _newest(answer["dag_runs"])
-        if answer["total_entries"] <= len(answer["dag_runs"]):  # these are all
+        if answer["total_entries"] <= len(answer["dag_runs"]):  # this list is complete
             return list(newest.values()), frozenset()
         missing = [dag for dag in dags if dag not in newest]
         for dag in missing[:_MOST_SINGLE_REQUESTS]:
@@ -271,7 +274,7 @@ class AirflowApi:
         return list(newest.values()), frozenset(missing[_MOST_SINGLE_REQUESTS:])
 
     def _with_tasks(self, runs: Sequence[LastRun]) -> tuple[LastRun, ...]:
-        """Return the runs, those that failed with their failed tasks."""
+        """Return the runs; failed runs hold their failed tasks."""
         failed = [run for run in runs if run.has_failed]
         if not failed:
             return tuple(runs)
@@ -295,7 +298,7 @@ class AirflowApi:
     def _waiting(
         self, dags: Collection[str], now_ms: int, waiting: timedelta
     ) -> tuple[tuple[WaitingTask, ...], frozenset[str]]:
-        """Return the tasks that have not ended of runs that began before, and the DAGs of which not all are known."""
+        """Return unfinished tasks of runs that began before that time, and the DAGs whose tasks are not all known."""
         found: list[WaitingTask] = []
         seen = 0
         for _ in range(_MOST_TASK_PAGES):
@@ -315,9 +318,9 @@ class AirflowApi:
         return tuple(found), frozenset(dags) - {task.dag for task in found}
 
     def ended_runs(self, dags: Collection[str], oldest_ms: int) -> dict[tuple[str, str], str]:
-        """Return the states, `success` or `failed`, of the newest hundred runs of `dags` that ended since then.
+        """Return the states (`success`, `failed`) of the newest hundred runs of `dags` that ended since `oldest_ms`.
 
-        By DAG and run.
+        The keys are the DAG and the run.
         """
         self._sign_in()
         body = {
@@ -340,7 +343,7 @@ class AirflowApi:
             raise self._unavailable(f"{type(error).__name__}: {error}") from error
 
     def _document(self, method: str, path: str, response: httpx.Response) -> dict[str, Any]:
-        if not response.is_success:  # a redirect is none: it leads to a login page, or to another address
+        if not response.is_success:  # a redirect is a failure too: it leads to a login page, or to another address
             target = response.headers.get("location")
             text = f"to {target}" if target else " ".join(response.text.split())[:200]
             raise self._unavailable(f"{response.status_code} to {method} {path}: {text}")
@@ -358,7 +361,7 @@ class AirflowApi:
 
 
 def _newest(runs: Iterable[Mapping[str, Any]]) -> dict[str, LastRun]:
-    """Return the first run of each DAG, of runs whose newest is first."""
+    """Return the newest run of each DAG. `runs`: sorted, the newest first."""
     found: dict[str, LastRun] = {}
     for run in runs:
         if run["end_date"] is not None:
@@ -369,7 +372,7 @@ def _newest(runs: Iterable[Mapping[str, Any]]) -> dict[str, LastRun]:
 
 def _waiting_task(document: Mapping[str, Any]) -> WaitingTask | None:
     is_running = document["state"] in ("running", "deferred", "restarting")
-    # A task that waits for its retry has the end of its last try.
+    # A task that waits for its retry has an end date: that of its last try.
     since = document["start_date"] if is_running else None
     since = since or document["end_date"] or document["queued_when"] or document["scheduled_when"]
     if since is None:

@@ -1,4 +1,4 @@
-"""Figures of Airflow: whether its components work, runs that failed, and tasks at a standstill."""
+"""Figures of Airflow: whether its components work, failed runs, and tasks that make no progress."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _OTHER_DAGS = ("backfill", "backfill_undo", "restore", "rehearse", "ledger", "wa
 _DEFAULT_POOL = "default_pool"
 _NAMED_POOLS = 10
 _RECENT_MS = 48 * 3_600_000
-"""A run that failed longer ago counts no more: its DAG is run by hand, or it has not run since for another reason."""
+"""Older failed runs are ignored: the DAG is run by hand, or has not run since then for another reason."""
 
 _REPORTING_TASKS = frozenset({"report", "stream", "check_alerts"})
-"""They fail to show what the promises of a stream show, too."""
+"""Tasks that fail in order to report a fault, which the promises of a stream report too."""
 
 _EFFECTS = frozenset(
     {PromiseName.ARCHIVE_LAG, PromiseName.TABLE_LAG, PromiseName.COMPLETE_BY, PromiseName.RUN_DURATION}
 )
-"""Promises that are broken, for all streams, while Airflow starts no task."""
+"""Promises that are broken for all streams while Airflow starts no tasks."""
 
 
 def ask_airflow(config: Config, find: FindConnection, now_ms: int, failures: Failures) -> AirflowState | None:
-    """Return what Airflow shows; None if the config names no connection of it.
+    """Return the state of Airflow; None if the config names no connection to it.
 
-    `failures`: gets what the user may not ask for, and exceptions that no code expects.
+    `failures`: collects requests that the user is not allowed to make, and unexpected exceptions.
 
     Raises `ConfigError` for a connection that is missing or cannot be used, and `AirflowUnavailable`.
     """
@@ -65,10 +65,9 @@ def airflow_finding(state: AirflowState) -> Finding:
 
 
 def task_findings(config: Config, state: AirflowState, others: Iterable[Finding], now_ms: int) -> list[Finding]:
-    """Return a finding for each DAG: whether Airflow has it and can run it, its last run succeeded, and no task stands
-    still.
+    """Return a finding for each DAG: whether Airflow can run it, its last run succeeded, and each task makes progress.
 
-    `others`: all other findings. A run whose task reports what one of them shows is not reported again.
+    `others`: all other findings. A failed task that reports the same fault as one of them is not reported again.
     """
     broken = {each.stream for each in others if each.stream and each.verdict is Verdict.BROKEN}
     runs = {run.dag: run for run in state.runs}
@@ -98,10 +97,10 @@ def unknown_task_findings(config: Config) -> list[Finding]:
 
 
 def without_effects(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings of a watch during which Airflow starts no task.
+    """Return the findings of a watch during which Airflow starts no tasks.
 
-    Then messages are archived and published late for all streams. That is one incident, which names the cause: the
-    promises that are broken for that reason count as not measured. The retention runway is told all the same.
+    Then messages of all streams are archived and published late. One incident reports the cause: the promises that are
+    broken for this reason count as not measured. The retention runway is still reported.
     """
     return [
         replace(each, verdict=Verdict.UNKNOWN) if each.promise in _EFFECTS and each.verdict is Verdict.BROKEN else each
@@ -110,7 +109,7 @@ def without_effects(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _dags(config: Config) -> dict[str, str]:
-    """Return the ids of the DAGs that the watch asks for, each with its stream, or ''."""
+    """Return the ids of the watched DAGs, each with its stream or ''."""
     return {**config.dag_ids(), **dict.fromkeys(_OTHER_DAGS, "")}
 
 
@@ -150,7 +149,7 @@ def pools_of(config: Config) -> dict[str, str]:
 
 
 def _is_explained(config: Config, dag: str, stream: str, run: LastRun, broken: set[str]) -> bool:
-    """Return whether another broken promise of the same streams reports the same."""
+    """Return whether another broken promise of the same streams reports the same fault."""
     if not run.failed or any(task.task not in _REPORTING_TASKS for task in run.failed):
         return False
     labels = {task.label for task in run.failed if task.task == "stream"}
@@ -160,7 +159,7 @@ def _is_explained(config: Config, dag: str, stream: str, run: LastRun, broken: s
 
 
 def _streams_of(config: Config, dag: str) -> list[str]:
-    """Return the streams of a group's ingest DAG, whose report names none."""
+    """Return the streams of a group's ingest DAG, since its report names no stream."""
     groups = config.ingest_groups()
     return next((names for group, names in groups.items() if group_dag_id(Stage.INGEST, group) == dag), [])
 

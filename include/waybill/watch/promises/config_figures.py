@@ -18,10 +18,10 @@ def config_findings(loaded: WatchConfig) -> list[Finding]:
 
 
 def unwatched_findings(loaded: WatchConfig, book: IncidentBook, found: Sequence[Finding]) -> list[Finding]:
-    """Return an unknown finding for each open incident that is not measured because of an error in the config.
+    """Return an unknown finding for each open incident that cannot be measured because the config has an error.
 
-    Without it, the rules of incidents would take the stream for one that was removed, and say that the incident is
-    over. If nothing is known of the streams, none of them is removed.
+    Without this finding, the rules of incidents would assume that the stream was removed, and would resolve the
+    incident. If the config does not load at all, no stream counts as removed.
     """
     known = {each.key for each in found}
     return [

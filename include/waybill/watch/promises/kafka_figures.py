@@ -1,4 +1,4 @@
-"""The Kafka cluster in the watch: what it remembers from one minute to the next, and the findings."""
+"""The Kafka cluster in the watch: the readings that are stored for the next watch, and the findings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DOCUMENT = Document(
 
 @dataclass(frozen=True, slots=True)
 class KafkaMemory:
-    """What the watch stores about the cluster."""
+    """The readings that the watch stores about the cluster."""
 
     history: IsrHistory = field(default_factory=IsrHistory)
     commits: Commits = field(default_factory=dict)
@@ -61,7 +61,7 @@ class KafkaMemory:
 
 @dataclass(frozen=True, slots=True)
 class KafkaMeasured:
-    """The findings about the cluster, and what they follow from."""
+    """The findings about the cluster, and their inputs."""
 
     findings: list[Finding]
     readings: Readings
@@ -69,7 +69,7 @@ class KafkaMeasured:
 
 
 def subjects_of(config: Config) -> Subjects:
-    """Return what the promises about Kafka are about."""
+    """Return the streams and topics that the promises about Kafka concern."""
     streams = {name: stream for name, stream in config.streams.items() if not stream.is_kinesis}
     return Subjects(
         config.kafka.promises,

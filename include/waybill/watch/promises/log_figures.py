@@ -33,26 +33,27 @@ class Logs:
     stops: Mapping[str, tuple[Stop, ...]]
     pauses: Mapping[str, StreamPauses]
     retention: Mapping[str, TopicRetention] = field(default_factory=dict)
-    """By topic; without topics whose configuration the user may not describe."""
+    """The retention by topic; topics whose configs the user is not allowed to describe are missing."""
     chain_starts: Mapping[Key, int] = field(default_factory=dict)
-    """The offset at which a chain starts; without chains of which this is not known."""
+    """The offset at which each chain starts; chains for which it is unknown are missing."""
     archived_messages: Mapping[Key, int] = field(default_factory=dict)
-    """How many messages a chain holds; without chains of which this is not known."""
+    """The number of messages in each chain; chains for which it is unknown are missing."""
     committed: Mapping[str, Mapping[TopicPartition, CommittedOffset]] = field(default_factory=dict)
     """The committed offsets of each stream."""
     topics: Mapping[str, Topic] = field(default_factory=dict)
     """The topics of all streams of Kafka, by name."""
     archived_to_ms: Mapping[Key, int] = field(default_factory=dict)
-    """Of the slots of Kinesis: the time of arrival up to which all records are archived, in epoch ms."""
+    """For slots of Kinesis streams, the arrival time up to which all records are archived, in epoch ms."""
     unread: Mapping[str, str] = field(default_factory=dict)
-    """By stream: which of its topics or topic-partitions are not in `offsets`, and why. Without streams read whole."""
+    """The topics or topic-partitions of each stream that are not in `offsets`, and why. Completely read streams are
+    missing."""
 
     def archived_from(self, key: Key) -> int:
         """Return the offset from which on a topic-partition is archived."""
         return self.chain_starts.get(key, self.offsets[key].start)
 
     def end_offsets(self, name: str) -> tuple[int, int]:
-        """Return the log end offsets of a stream, added up, and of how many topic-partitions."""
+        """Return the sum of a stream's log end offsets, and the number of topic-partitions in it."""
         found = self.of_stream(name)
         return sum(each.end for each in found.values()), len(found)
 
@@ -111,7 +112,7 @@ def observe(config: Config, sources: Sources, names: Iterable[str]) -> Logs:
 
 
 def joined(parts: Sequence[Logs]) -> Logs:
-    """Return the logs of several observations, each of other streams, as one."""
+    """Combine the logs of several observations of different streams."""
     merged = {
         each.name: {key: value for part in parts for key, value in getattr(part, each.name).items()}
         for each in dataclasses.fields(Logs)
@@ -136,9 +137,9 @@ _OF_ALL_TPS = (PromiseName.ARCHIVE_LAG, PromiseName.RETENTION_RUNWAY, PromiseNam
 
 
 def without_verdicts(found: Sequence[Finding], why: str) -> list[Finding]:
-    """Return the findings about a stream of which not all topic-partitions could be read, for the reason `why`.
+    """Return the findings about a stream if some topic-partitions could not be read, for the reason `why`.
 
-    What is broken for those that were read is broken. What is kept for them is not known for the others.
+    A promise that is broken for the other topic-partitions is broken. A promise that is kept for them is unknown.
     """
     if not why:
         return list(found)
@@ -166,7 +167,7 @@ def _retention(
 
 
 def _slot_offsets(state: IngestState, tp: TopicPartition) -> OffsetSample:
-    """Return the offsets of a slot, whose log ends where it is archived."""
+    """Return the offsets of a slot. Its log end offset is its committed offset."""
     committed = state.committed.get(tp)
     end = 0 if committed is None else committed.committed_offset
     return OffsetSample(0, end, end)
@@ -250,9 +251,9 @@ def _runway(
 ) -> float | None:
     """Return the seconds until messages of a topic-partition are deleted before they are archived; None: never.
 
-    By two ways, of which the shorter one counts. By time: the oldest message that is not archived is deleted when it is
-    as old as `retention.ms`; its age grows as fast as it did in the last hour. By offsets: the start of the log comes
-    closer to the committed offset as fast as in the last hour, which also shows `retention.bytes`.
+    There are two estimates, of which the shorter one is returned. By time: the oldest message that is not archived is
+    deleted when it is as old as `retention.ms`; its age grows as fast as it did in the last hour. By offsets: the log
+    start offset approaches the committed offset as fast as in the last hour, which also covers `retention.bytes`.
     """
     if offsets.start > offsets.committed:
         return 0.0
@@ -266,7 +267,7 @@ def _runway(
         left_ms = max(0, retention.retention_ms - (now_ms - oldest_ms))
         growth = 1.0
         if before is not None and elapsed_ms > 0:
-            # What was archived within the last hour, as a time of the log.
+            # The duration of the log that was archived within the last hour.
             was_oldest_ms = samples.latest_before(key, before[1].committed)
             archived_ms = 0 if was_oldest_ms is None else oldest_ms - was_oldest_ms
             growth = 1.0 - min(1.0, archived_ms / elapsed_ms)

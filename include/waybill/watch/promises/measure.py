@@ -1,7 +1,7 @@
 """Measure the promises of all streams.
 
 Offsets are read for all streams at once, each minute. The tables of a stream are read less often
-(`waybill.watch.promises.table_states`). What all streams share, and each service, is measured once.
+(`waybill.watch.promises.table_states`). Promises that all streams share, and each service, are measured once.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ _LOG_PROMISES = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a watch measured."""
+    """The results of a watch's measurement."""
 
     findings: Sequence[Finding]
     logs: Logs | None
     """None if Kafka or ZooKeeper did not answer."""
     states: Mapping[str, TableState]
-    """Of the streams whose tables were read, by this watch or within the last five minutes."""
+    """The states of tables that were read by this watch or within the last five minutes."""
     samples: Samples = field(default_factory=Samples)
-    """The offsets that this watch and earlier ones saw."""
+    """The offsets that this watch and earlier watches read."""
     cluster: Readings | None = None
     """The Kafka cluster; None: it did not answer, or no stream reads Kafka."""
 
 
 def measure(config: Config, services: WatchServices, now_ms: int, *, stores: bool) -> Measured:
-    """Return the findings about all promises of all streams, and about the services, with what they follow from.
+    """Return the findings about all promises of all streams, and about the services, with their inputs.
 
     `stores`: the offsets and table states are stored for the next watch.
     """
@@ -104,7 +104,7 @@ def measure(config: Config, services: WatchServices, now_ms: int, *, stores: boo
 
 @dataclass(frozen=True, slots=True)
 class _Kafka:
-    """The findings about the Kafka cluster, and what to remember; None: it was not read."""
+    """The findings about the Kafka cluster, and the readings to store; None: the cluster was not read."""
 
     findings: list[Finding]
     memory: KafkaMemory | None = None
@@ -112,7 +112,7 @@ class _Kafka:
 
 
 def _measure_kafka(config: Config, services: WatchServices, now_ms: int) -> _Kafka:
-    """Return the findings about the Kafka cluster: unknown ones if it does not answer, none without a stream of it."""
+    """Return the findings about the Kafka cluster: unknown if it does not answer, none if no stream reads Kafka."""
     if not config.reads_kafka:
         return _Kafka([])
     memory = KafkaMemory()
@@ -145,10 +145,10 @@ def _store_topic_settings(services: WatchServices, logs: Logs, now_ms: int) -> N
 
 
 def _observe(config: Config, sources: Sources, names: Sequence[str], failed: Mapping[str, Failures]) -> Logs:
-    """Return the logs of the streams, without those that end the observation: their failures are noted.
+    """Return the logs of the streams. A stream whose logs raise an exception is left out, and its failure is recorded.
 
-    All are observed with a few requests. If that fails for another reason than a service that does not answer, each
-    half is observed alone, so one stream costs a few requests more. Raises the retriable errors.
+    All streams are read with a few requests. If this fails although the services answer, each half is read alone, so
+    one failing stream costs a few more requests. Raises the retriable errors.
     """
     try:
         return observe(config, sources, names)
@@ -174,7 +174,7 @@ def _log_findings(
     failures: Failures,
 ) -> list[Finding]:
     stream = config.stream(name)
-    if logs is None or name not in logs.stops:  # not observed
+    if logs is None or name not in logs.stops:  # no logs of these streams
         return unknown(config, name, _LOG_PROMISES)
     ways = {
         PromiseName.ARCHIVE_LAG: lambda: log_figures.archive_lag(name, stream, logs, samples, now_ms),
@@ -192,7 +192,7 @@ def _log_findings(
 
 
 def _with_airflow(config: Config, services: WatchServices, found: list[Finding], now_ms: int) -> list[Finding]:
-    """Return the findings with those about Airflow's tasks, and note whether Airflow works."""
+    """Add the findings about Airflow's tasks, and record whether Airflow works."""
     state = None
     with services.needed(AIRFLOW):
         state = airflow_figures.ask_airflow(config, services.find, now_ms, services.failures[AIRFLOW])

@@ -1,4 +1,4 @@
-"""The findings about one promise of a stream, whatever happens while it is measured."""
+"""The findings about one promise of a stream, also if measuring it raises an exception."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from waybill.watch.incidents.finding import Finding, Verdict
 def of_promise(
     config: Config, name: str, promise: PromiseName, read: Callable[[], list[Finding]], failures: Failures
 ) -> list[Finding]:
-    """Return the findings about one promise; unknown ones, with a note, if an exception is raised at it."""
+    """Return the findings about one promise.
+
+    If measuring it raises, record the exception, and return unknown findings.
+    """
 
     def not_measured(why: str) -> list[Finding]:
         return [replace(each, detail=why) for each in unknown(config, name, [promise])]

@@ -1,7 +1,7 @@
-"""The offsets that earlier watches saw: since when a log is beyond an offset, and how fast it grows.
+"""The offsets that earlier watches read: they show since when a log is beyond an offset, and how fast it grows.
 
-Kafka tells neither when a message arrived nor how fast its log grows without messages being read. So each watch stores
-the offsets that it sees. Old samples are thinned out: the older they are, the farther apart they may be.
+Unless messages are read, Kafka shows neither when a message arrived nor how fast a log grows. So each watch stores the
+offsets that it reads. Old samples are thinned out: the older they are, the farther apart they may be.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _DOCUMENT = Document(
 )
 _KEPT_MS = 36 * 3_600_000
 _ALL_KEPT_MS = 30 * 60_000
-"""Younger samples are all kept, so limits of minutes are exact to the minute."""
+"""All younger samples are kept, so limits of minutes are exact to the minute."""
 _DROPS_KEPT_MS = 90 * 24 * 3_600_000
 _MOST_DROPS = 10_000
 _SPACING = 8
-"""Older samples, of age `a`, are at most `a / 8` apart. So an old time is too recent by an eighth at most."""
+"""Older samples, of age `a`, are at most `a / 8` apart. So the error of an old time is at most an eighth of its age."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetSample:
-    """One topic-partition of a stream, as a watch saw it."""
+    """The offsets of one topic-partition of a stream, as a watch read them."""
 
     start: int
     """Kafka's log start offset."""
@@ -47,13 +47,13 @@ Key = tuple[str, TopicPartition]
 
 @dataclass(frozen=True, slots=True)
 class LogDrop:
-    """A log that was seen to become shorter: an unclean election took messages back, or the topic was created again."""
+    """A log that became shorter: an unclean election took messages back, or the topic was created again."""
 
     key: Key
     at_ms: int
-    """When a watch saw the longer log last."""
+    """When a watch last read the longer log."""
     end: int
-    """Where it ended then."""
+    """The log end offset at that time."""
     committed: int
     """The committed offset at that time."""
 
@@ -64,9 +64,10 @@ class Samples:
 
     samples: tuple[tuple[int, Mapping[Key, OffsetSample]], ...] = ()
     drops: tuple[LogDrop, ...] = ()
-    """Oldest first. They are kept longer than samples: Kafka does not remember where a lost log ended."""
+    """Oldest first. They are kept longer than samples, since Kafka does not store where a lost log ended."""
     absent: Mapping[Key, tuple[int, OffsetSample]] = field(default_factory=dict)
-    """Topic-partitions that the newest sample lacks: when a watch saw each last, and its offsets then.
+    """Topic-partitions that are missing in the newest sample: when a watch last read each of them, and its offsets
+    then.
 
     A topic-partition has no leader, and so no offsets, before most unclean elections.
     """
@@ -122,13 +123,13 @@ class Samples:
         return len(set(days)) == len(days)
 
     def with_sample(self, now_ms: int, sample: Mapping[Key, OffsetSample]) -> Self:
-        """Return the samples with another one, and without those that are too old or too close to each other."""
+        """Add a sample, and remove samples that are too old or too close to each other."""
         known = [each for each in self.samples if 0 < now_ms - each[0] <= _KEPT_MS]
         kept: list[tuple[int, Mapping[Key, OffsetSample]]] = []
         for number, (at, each) in enumerate(known):
             after = known[number + 1][0] if number + 1 < len(known) else now_ms
             age_ms = now_ms - at
-            # Without this one, its neighbours are still close enough to each other.
+            # If this sample is removed, its neighbours are still close enough to each other.
             is_spare = kept and age_ms > _ALL_KEPT_MS and after - kept[-1][0] <= age_ms // _SPACING
             if not is_spare:
                 kept.append((at, each))
@@ -139,7 +140,8 @@ class Samples:
     def beyond_since(self, key: Key, offset: int, *, of_archive: bool = False) -> int | None:
         """Return since when the log, or the archive, of a topic-partition is known to be beyond an offset (epoch ms).
 
-        None: the newest sample does not show it. The true time is between this one and that of the sample before.
+        None: in the newest sample, the log is not beyond the offset. The true time is between the returned time and the
+        previous sample's.
         """
         since = None
         for at, sample in reversed(self.samples):
@@ -150,9 +152,10 @@ class Samples:
         return since
 
     def latest_before(self, key: Key, offset: int) -> int | None:
-        """Return when a watch saw last that the log had not reached beyond an offset (epoch ms).
+        """Return the last time at which a watch read that the log was not yet beyond an offset (epoch ms).
 
-        The message at the offset is younger. Without such a sample: the time of the oldest one; None without any.
+        The message at the offset is younger. Without such a sample, return the time of the oldest sample; None if there
+        are no samples.
         """
         found = None
         for at, sample in reversed(self.samples):
@@ -164,7 +167,7 @@ class Samples:
         return found
 
     def first_since(self, key: Key, time_ms: int) -> OffsetSample | None:
-        """Return the oldest sample of a topic-partition from that time on; None if there is none."""
+        """Return the oldest sample of a topic-partition at or after that time; None if there is none."""
         found = None
         for at, sample in reversed(self.samples):
             if at < time_ms or key not in sample:
@@ -173,7 +176,7 @@ class Samples:
         return found
 
     def at_least_ago(self, key: Key, ago_ms: int) -> tuple[int, OffsetSample] | None:
-        """Return the newest sample of a topic-partition that is at least so old; else the oldest; None without any."""
+        """Return the newest sample of a topic-partition with at least this age, else the oldest, else None."""
         found = None
         newest_ms = self.samples[-1][0] if self.samples else 0
         for at, sample in reversed(self.samples):
@@ -185,12 +188,12 @@ class Samples:
         return found
 
     def _last_seen(self) -> dict[Key, tuple[int, OffsetSample]]:
-        """Return when a watch saw each topic-partition last, and its offsets then."""
+        """Return when a watch last read each topic-partition, and its offsets then."""
         at, newest = self.samples[-1] if self.samples else (0, {})
         return {**self.absent, **{key: (at, each) for key, each in newest.items()}}
 
     def _drops_until(self, now_ms: int, sample: Mapping[Key, OffsetSample]) -> tuple[LogDrop, ...]:
-        """Return the drops that are kept, and those that a new sample shows."""
+        """Return the drops that are still kept, and the drops that a new sample shows."""
         seen = self._last_seen()
         new = [
             LogDrop(key, seen[key][0], seen[key][1].end, seen[key][1].committed)
@@ -201,7 +204,7 @@ class Samples:
         return tuple([*kept, *new][-_MOST_DROPS:])
 
     def _absent_from(self, now_ms: int, sample: Mapping[Key, OffsetSample]) -> dict[Key, tuple[int, OffsetSample]]:
-        """Return the topic-partitions that were seen before and are not in a new sample."""
+        """Return the topic-partitions that were in earlier samples and are missing in a new one."""
         return {
             key: (at, each)
             for key, (at, each) in self._last_seen().items()

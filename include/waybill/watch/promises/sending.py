@@ -1,9 +1,9 @@
 """Send the messages of a watch: each channel on its own, within a time.
 
-Whatever happens to one channel, the others are told. Each channel has a thread, since a server that answers slowly
-would hold up the messages to the others, and a watch must end before its claim of the messages does: another would
-send them again. So what a channel does not come to in time goes back to the outbox, and after a few failures in a row
-the rest of a channel's messages wait for the next watch.
+A failure of one channel does not affect the others. Each channel has a thread, since a slow server would delay the
+messages to other channels, and a watch must end before its claim of the messages expires: otherwise another watch would
+send them again. So messages that are not sent in time return to the outbox, and after a few failures in a row the
+remaining messages of a channel wait for the next watch.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from waybill.watch.notify.message import ChannelMessage
 logger = logging.getLogger(__name__)
 
 BEGIN_SECONDS = CLAIM.total_seconds() * 0.5
-"""No message is begun later than so long after the first one."""
+"""After this time since the first message, no other message is started."""
 END_SECONDS = CLAIM.total_seconds() * 0.8
-"""What has not ended by then counts as failed."""
+"""Messages that are still being sent after this time count as failed."""
 _MOST_FAILURES = 3
-"""In a row. The messages may be at fault, and not the channel: so the next watch goes on with others."""
+"""Failures in a row after which a channel is left. The messages may be the cause, so the next watch begins with
+others."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """What became of the messages that a watch has claimed."""
+    """The outcomes of the messages that a watch claimed."""
 
     results: dict[str, str | None] = field(default_factory=dict)
-    """By the message's id: None for one that was sent, else why it failed."""
+    """By the message's id: None if the message was sent, else why it failed."""
     untried: set[str] = field(default_factory=set)
-    """The ids of messages that the watch did not come to."""
+    """The ids of messages that the watch did not try to send."""
     unexpected: list[str] = field(default_factory=list)
     """Exceptions that no code expects."""
 
@@ -63,7 +64,7 @@ def send_all(
     find: FindConnection,
     clock: Callable[[], float] = time.monotonic,
 ) -> Sent:
-    """Send messages, each channel's one after the other. `clock`: seconds."""
+    """Send messages: one after the other within a channel. `clock`: seconds."""
     by_channel: dict[str, list[Notification]] = {}
     for notification in claimed:
         by_channel.setdefault(notification.channel, []).append(notification)
@@ -80,7 +81,7 @@ def send_all(
 
 
 class _ChannelSending:
-    """The messages of one channel, in a thread of their own. It ends with the process: a server may never answer."""
+    """The messages of one channel, in a thread of their own. It is a daemon thread, since a server may never answer."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class _ChannelSending:
                     self._sent.unexpected.append(error)
 
     def add_to(self, sent: Sent) -> None:
-        """Add what was done to `sent`. From then on, no other message is begun."""
+        """Add the outcomes to `sent`. After this call, no other message is started."""
         with self._lock:
             self._is_over = True
             if self._in_hand:
@@ -133,11 +134,11 @@ class _ChannelSending:
 def _send(
     config: Config, book: IncidentBook, notification: Notification, now_ms: int, find: FindConnection
 ) -> tuple[str | None, bool]:
-    """Send a message. Return None, else why it could not be sent, and whether no code expects that."""
+    """Send a message. Return None, or why it could not be sent and whether the exception was unexpected."""
     try:
         incident = book.find(notification.incident)
         if incident is None:
-            # Incidents are kept longer than messages about them. A book of another version may lack it.
+            # Incidents are kept longer than messages about them, but a book of another version may lack the incident.
             logger.error("the message %s is about an incident that is not stored: it is dropped", notification.id)
             return None, False
         message = ChannelMessage.of(notification.id, notification.kind, incident, config.alerts, now_ms)
@@ -149,7 +150,10 @@ def _send(
 
 
 def ping_dead_man(connection: str, find: FindConnection, sent: Sent) -> str | None:
-    """Ping the dead man's switch. Return None, else why it was not reached. `sent` gets an unexpected exception."""
+    """Ping the dead man's switch.
+
+    Return None, or why the request failed. An unexpected exception is added to `sent`.
+    """
     results: list[tuple[str | None, bool]] = []
 
     def run() -> None:
@@ -170,7 +174,7 @@ def ping_dead_man(connection: str, find: FindConnection, sent: Sent) -> str | No
 
 
 def _described(what: str, error: Exception) -> tuple[str, bool]:
-    """Log why something was not sent, and return the reason, and whether no code expects it."""
+    """Log why something was not sent. Return the reason, and whether the exception was unexpected."""
     is_expected = isinstance(error, ChannelFailed | WaybillError) and not isinstance(error, UnexpectedFailure)
     if is_expected:
         logger.warning("%s: not sent, and tried again: %s", what, error)

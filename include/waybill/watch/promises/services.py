@@ -1,4 +1,4 @@
-"""The services that a watch needs. Each may be away, and then a finding says so, and the others are asked."""
+"""The services that a watch needs. If one does not answer, a finding reports it, and the others are still read."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _SERVICES: dict[type[BaseException], str] = {
     CatalogUnavailable: "the catalog",
 }
 KAFKA, WATCH = "Kafka", "the watch"
-"""What all streams share, and the watch itself, as subjects of the promise that all is measured."""
+"""Subjects of the promise that everything is measured: the parts that all streams share, and the watch itself."""
 
 
 class WatchServices:
-    """The services, each of which may be away. Findings about them are collected in `findings`."""
+    """The services, each of which may not answer. Findings about them are collected in `findings`."""
 
     def __init__(self, config: Config, find: FindConnection) -> None:
         self.findings: dict[str, Finding] = {}
@@ -61,11 +61,11 @@ class WatchServices:
         if self.sources is not None:
             self.findings["ZooKeeper"] = reachable("ZooKeeper", Verdict.KEPT)
             self.cluster = None if self.sources.kafka is None else self.sources.kafka.cluster
-        elif "ZooKeeper" not in self.findings:  # Kafka is away
+        elif "ZooKeeper" not in self.findings:  # Kafka does not answer
             with self.needed("ZooKeeper"):
                 self.session = self._stack.enter_context(ZooKeeperSession.of(config, self.find))
         if self.findings["Kafka"].verdict is Verdict.UNKNOWN and config.reads_kafka:
-            # ZooKeeper is away. The promises about the Kafka cluster do not need it.
+            # ZooKeeper does not answer. The promises about the Kafka cluster do not need it.
             del self.findings["Kafka"]
             with self.needed("Kafka"):
                 self.cluster = self._stack.enter_context(connect_cluster(config, self.find))
@@ -79,7 +79,7 @@ class WatchServices:
         self._stack.close()
 
     def needed(self, service: str) -> _Needed:
-        """Return a block that is left when the service does not answer, with a finding about that."""
+        """Return a context manager: if the service does not answer, it ends the block and adds a finding."""
         return _Needed(self.findings, service, self.failures.get(service, self.failures[WATCH]))
 
 
@@ -103,11 +103,11 @@ class _Needed:
             self.findings.setdefault(self.service, reachable(self.service, Verdict.UNKNOWN))
             return True
         if not error.retriable:
-            # A connection that is missing or refused: the other services are watched, and the alert leaves.
+            # The connection is missing or refused: the other services are still watched, and the alert is sent.
             figure = f"cannot be used: {type(error).__name__}"
             self.findings[self.service] = replace(reachable(self.service, Verdict.BROKEN, str(error)), figure=figure)
             return True
-        # What needs Kafka needs ZooKeeper, too: the error says which of them is away.
+        # This block needs Kafka and ZooKeeper: the error names the one that does not answer.
         away = _SERVICES.get(type(error), self.service)
         if away != self.service:
             self.findings[self.service] = reachable(self.service, Verdict.UNKNOWN)
@@ -116,7 +116,7 @@ class _Needed:
 
 
 def reachable(service: str, verdict: Verdict, detail: str = "") -> Finding:
-    """Return the finding whether a service answers."""
+    """Return a finding that states whether a service answers."""
     return Finding(
         stream="",
         promise=REACHABLE,

@@ -1,10 +1,10 @@
 """The status document: what the pages in Airflow's UI show, as each watch stores it.
 
-The watch measures all of it anyway, or reads it with the tables every five minutes. A page view then asks no service:
-it reads this one object. Each part has the time at which it was read, so while a service is away, a page shows the
-last known state with its age.
+The watch measures these figures anyway, or reads them with the tables every five minutes. So a page view needs only
+this one object, and no request to a service. Each part has the time at which it was read, so while a service does not
+answer, a page shows the last known state with its age.
 
-The document is gzipped JSON, `{"v": 1, ...}`. Fields that a newer Waybill adds are left out by an older one.
+The document is gzipped JSON, `{"v": 1, ...}`. An older version of Waybill ignores fields that a newer version added.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ServiceStatus:
     figure: str
     detail: str
     answered_ms: int | None
-    """When a watch last had an answer; None: never since the first status document."""
+    """When the service last answered a watch; None: never since the first status document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class PromiseStatus:
     value: float | None = None
     link: str = ""
     measured_ms: int | None = None
-    """When figure, detail and value were measured, if that was an earlier watch; None: by the watch of the document."""
+    """When an earlier watch measured figure, detail and value; None: the watch of this document measured them."""
     known_verdict: Verdict | None = None
     """The verdict of that earlier watch. `verdict` is `UNKNOWN` then."""
 
@@ -83,7 +83,7 @@ class IncidentStatus:
     resolved_ms: int | None = None
     outcome: str = ""
     acknowledged_by: str = ""
-    """'' while nobody has acknowledged it."""
+    """'' if nobody has acknowledged the incident."""
     acknowledged_ms: int | None = None
     acknowledged_reason: str = ""
     runbook: str = ""
@@ -117,22 +117,22 @@ class BrokerStatus:
     rack: str
     is_alive: bool
     leads: int
-    """Topic-partitions."""
+    """The number of topic-partitions that the broker leads."""
     replicas: int
     out_of_sync: int
-    """Of its replicas."""
+    """How many of its replicas are out of sync."""
     disk_used: float | None
-    """The share of its fullest log directory, from 0 to 1; None: not known."""
+    """The used share of its fullest log directory, from 0 to 1; None: unknown."""
     votes: bool
     """Whether it is a controller."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageStatus:
-    """What the processes of one kind have used for one stream on one day (UTC)."""
+    """The usage of processes of one kind for one stream on one day (UTC)."""
 
     day: str
-    """As `2026-01-31`."""
+    """The day, as `2026-01-31`."""
     process: str
     stream: str
     """'' for processes that work for all streams."""
@@ -162,7 +162,7 @@ class ChainRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicPartitionStatus:
-    """How far a topic-partition is: in Kafka, in S3, in the table, and among the unique rows. All are offsets."""
+    """The positions of a topic-partition in Kafka, in S3, in the table, and among the unique rows, as offsets."""
 
     topic: str
     partition: int
@@ -171,12 +171,12 @@ class TopicPartitionStatus:
     end: int
     """Kafka's log end."""
     committed: int
-    """The committed offset: S3 has all before it, down to `archived_from`."""
+    """The committed offset: S3 has all messages from `archived_from` up to it."""
     archived_from: int
     published: int | None = None
-    """The table and the quarantine have all before it; None: the table could not be read yet."""
+    """The table and the quarantine have all messages before this offset; None: the table could not be read yet."""
     swept: int | None = None
-    """Sweeps have compared all before it; None: no dedup, or no sweep yet."""
+    """Sweeps have compared all rows before this offset; None: the stream has no dedup, or no sweep has run."""
     archived_messages: int | None = None
     lag_seconds: float = 0.0
     gaps: tuple[ChainRange, ...] = ()
@@ -197,7 +197,7 @@ class TopicPartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TrendPoint:
-    """The lags of a stream, as one watch measured them."""
+    """The lags of a stream at one watch."""
 
     at_ms: int
     archive_lag_seconds: float | None
@@ -216,7 +216,7 @@ class StopStatus:
     message: str
     stopped_ms: int
     messages_at_most: int | None
-    """How many messages are lost at most if the gap is accepted; None: not known."""
+    """The most messages that are lost if the gap is accepted; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class PauseStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A run that published: of partition, or of dedup."""
+    """A partition run or a sweep that published rows."""
 
     stage: str
     at_ms: int
@@ -240,12 +240,12 @@ class RunStatus:
     duplicates: int = 0
     late: int = 0
     run: str = ""
-    """The DAG run that committed it; '' if the watch could not ask Airflow for it."""
+    """The DAG run that made the commit; '' if the watch could not read it from Airflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExampleStatus:
-    """A message in quarantine, with its whole reason."""
+    """A message in quarantine, with the full reason."""
 
     partition: int
     offset: int
@@ -254,7 +254,7 @@ class ExampleStatus:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineStatus:
-    """Messages in quarantine of one kind of reason, by one parser, of one topic."""
+    """Messages in quarantine with one topic, parser and kind of reason."""
 
     reason: str
     parser: str
@@ -292,11 +292,11 @@ class HoldStatus:
     """A run that is not published until a person releases or rejects it."""
 
     at_ms: int
-    """When it was planned."""
+    """When the run was planned."""
     failed: tuple[str, ...]
     """The failed critical checks."""
     plan: str = ""
-    """The id of the held plan; '' if the watch that read it did not store it."""
+    """The id of the held plan; '' if it was read by an earlier version of Waybill, which did not store it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,13 +314,13 @@ class BackfillStatus:
     reason: str
     requested_ms: int
     diff: tuple[str, ...] = ()
-    """What it would change, line by line."""
+    """The changes that the backfill would make, line by line."""
     generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WindowStatus:
-    """How far back in arrival time sweeps compare keys, and the index that limits it."""
+    """How far back in arrival time sweeps compare keys, and the key index that limits this."""
 
     effective_ms: int
     promised_ms: int
@@ -343,23 +343,23 @@ class LedgerStatus:
 
 @dataclass(frozen=True, slots=True)
 class UnreadPart:
-    """A part of the details that could not be read: what the document holds of it is that of an earlier watch."""
+    """A part of the details that could not be read: the document holds the part from an earlier watch."""
 
     error: str
     read_ms: int | None
-    """When it was last read; None: never, so nothing is known of it."""
+    """When the part was last read; None: it was never read, so it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamDetails:
-    """What is read with the tables, every five minutes. A part that cannot be read keeps its last state."""
+    """The parts that are read with the tables, every five minutes. A part that cannot be read keeps its last state."""
 
     read_ms: int
     swept: dict[str, int] = field(default_factory=dict)
     """By topic-partition: the offset before which sweeps have compared all rows."""
     quarantine: tuple[QuarantineStatus, ...] = ()
     quarantine_snapshot: int | None = None
-    """The snapshot of the quarantine that was counted; the next watch takes the figures over if it is the same."""
+    """The snapshot of the quarantine that was counted. If it has not changed, the next watch keeps the figures."""
     audits: tuple[AuditStatus, ...] = ()
     """The newest first."""
     backfills: tuple[BackfillStatus, ...] = ()
@@ -369,7 +369,7 @@ class StreamDetails:
     """Accepted gaps by topic-partition."""
     live_generation: int | None = None
     unread: dict[str, UnreadPart] = field(default_factory=dict)
-    """What could not be read, by part: audits, backfills, gaps, dedup, quarantine, generation."""
+    """The parts that could not be read: audits, backfills, gaps, dedup, quarantine, generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,24 +386,24 @@ class StreamStatus:
     promises: tuple[PromiseStatus, ...] = ()
     topic_partitions: tuple[TopicPartitionStatus, ...] = ()
     logs_ms: int | None = None
-    """When Kafka and ZooKeeper were read; older than the document while one of them is away."""
+    """When Kafka and ZooKeeper were read; older than the document while one of them does not answer."""
     tables_ms: int | None = None
     """When the tables were read."""
     trend: tuple[TrendPoint, ...] = ()
     """Oldest first."""
     produced_per_second: float | None = None
-    """Messages that producers write, by the log end offsets of the last ten minutes."""
+    """Messages per second that producers write, from the log end offsets of the last ten minutes."""
     archived_per_second: float | None = None
     stops: tuple[StopStatus, ...] = ()
     pauses: tuple[PauseStatus, ...] = ()
     rows: dict[str, int] = field(default_factory=dict)
     """Rows by table: main, quarantine, unique, duplicates."""
     runs: tuple[RunStatus, ...] = ()
-    """Newest first; those of the last hour, and the newest before."""
+    """The runs of the last hour, and the newest earlier run; the newest first."""
     planned_ms: int | None = None
     """When the partition run that has not ended was planned."""
     planned_run: str = ""
-    """The DAG run at work on it; '' if it is not known."""
+    """The DAG run that executes the plan; '' if it is unknown."""
     hold: HoldStatus | None = None
     ledger: LedgerStatus | None = None
     window_alert: str = ""
@@ -416,7 +416,7 @@ class StreamStatus:
 
 @dataclass(frozen=True, slots=True)
 class DecisionStatus:
-    """An action that was recorded: of a page, of a command, or of a form in Airflow."""
+    """A recorded action: on a page, by a command, or with a form in Airflow."""
 
     at_ms: int
     by: str
@@ -427,19 +427,19 @@ class DecisionStatus:
     outcome: str
     command: str
     place: str = ""
-    """Where it is recorded: the page of its outcome has this in its address."""
+    """The place of its record, which is part of the URL of its outcome page."""
     dag: str = ""
     run: str = ""
-    """The DAG run that was ordered; '' if there is none."""
+    """The DAG run that was triggered; '' if there is none."""
     run_state: str = ""
-    """How the run ended: `success` or `failed`; '' while it is not known."""
+    """How the run ended: `success` or `failed`; '' while it is unknown."""
     surface: str = Surface.PAGE
     """Through which surface the person decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchStatus:
-    """What a watch found about all streams."""
+    """The findings of a watch about all streams."""
 
     at_ms: int
     """When the watch measured."""
@@ -450,11 +450,11 @@ class WatchStatus:
     shared: tuple[PromiseStatus, ...] = ()
     """Promises that all streams share, such as those of Kafka itself."""
     brokers: tuple[BrokerStatus, ...] = ()
-    """By id; those of the document before while Kafka does not answer."""
+    """Sorted by id; while Kafka does not answer, the brokers of the previous document."""
     incidents: tuple[IncidentStatus, ...] = ()
     replays: tuple[ReplayStatus, ...] = ()
     replays_ms: int | None = None
-    """When the replay requests were read; None: replay is off, or its database was never read."""
+    """When the replay requests were read; None: replay is not configured, or its database was never read."""
     usage: tuple[UsageStatus, ...] = ()
     usage_ms: int | None = None
     actions: tuple[DecisionStatus, ...] = ()

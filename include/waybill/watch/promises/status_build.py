@@ -1,4 +1,4 @@
-"""Make a status document of what a watch measured, and of what the document before still tells."""
+"""Make a status document from the measurements of a watch, and from the previous document."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stream_statuses(
     before_ms: int,
     now_ms: int,
 ) -> tuple[StreamStatus, ...]:
-    """Return the status of each stream. What could not be read is taken over from `before`, with its time.
+    """Return the status of each stream. Parts that could not be read are copied from `before`, with their times.
 
     `before_ms`: when the watch of `before` measured.
     """
@@ -165,7 +165,7 @@ class _StreamBuilder:
         )
 
     def _rate(self, *, of_archive: bool) -> float | None:
-        """Return by how many offsets a second the logs, or the archive, grew; None without an earlier sample."""
+        """Return by how many offsets per second the logs or the archive grew; None without an earlier sample."""
         if self.reference is None:
             return None
         seconds, earlier, newest = self.reference
@@ -194,9 +194,9 @@ def _reached(offsets: OffsetSample, *, of_archive: bool) -> int:
 
 
 def _reference(samples: Samples) -> tuple[float, Mapping[Key, OffsetSample], Mapping[Key, OffsetSample]] | None:
-    """Return the seconds between the newest sample and one of ten minutes before, and both.
+    """Return the newest sample, a sample from ten minutes earlier, and the seconds between them.
 
-    Without a sample of that age: the oldest. None with fewer than two samples.
+    Without a sample of that age, the oldest sample is used. None if there are fewer than two samples.
     """
     if len(samples.samples) < 2:
         return None
@@ -213,7 +213,7 @@ def _dags(name: str, stream: Stream) -> dict[str, str]:
 
 
 def broker_statuses(readings: Readings) -> tuple[BrokerStatus, ...]:
-    """Return the brokers that are alive, and those that are away and should hold replicas."""
+    """Return the brokers that are alive, and those that do not answer although they should hold replicas."""
     state, leads = readings.state, Counter[int]()
     replicas, out_of_sync = Counter[int](), Counter[int]()
     for partition in state.partitions.values():
@@ -266,7 +266,7 @@ def _pauses(logs: Logs, name: str) -> tuple[PauseStatus, ...]:
 
 
 def _runs(state: TableState, before: StreamStatus) -> tuple[RunStatus, ...]:
-    """Return the runs that published: those that the tables show, and those that earlier documents knew."""
+    """Return the runs that published, from the tables and from earlier documents."""
     found = {(each.stage, each.at_ms): each for each in before.runs}
     for stage, at_ms, runs in _by_commit(state.published):
         found[stage, at_ms] = RunStatus(
@@ -282,7 +282,10 @@ def _runs(state: TableState, before: StreamStatus) -> tuple[RunStatus, ...]:
 
 
 def _by_commit(published: Iterable[Published]) -> Iterable[tuple[str, int, list[Published]]]:
-    """Yield the commits. A sweep commits to two tables, within seconds: those of one minute are one run."""
+    """Yield the commits.
+
+    A sweep commits to two tables within seconds, so commits within one minute count as one run.
+    """
     runs: dict[tuple[str, int], list[Published]] = defaultdict(list)
     for each in published:
         if each.unique or each.duplicates:
@@ -308,7 +311,10 @@ def _ledger(state: TableState) -> LedgerStatus | None:
 def promise_statuses(
     findings: Iterable[Finding], before: Sequence[PromiseStatus], before_ms: int
 ) -> tuple[PromiseStatus, ...]:
-    """Return the status of promises. One that could not be measured keeps the figure of `before`, with its time."""
+    """Return the status of promises.
+
+    A promise that could not be measured keeps the figure of `before`, with its time.
+    """
     known = {(each.promise, each.subject): each for each in before}
     found = []
     for finding in findings:
@@ -344,7 +350,7 @@ def _promise_status(finding: Finding) -> PromiseStatus:
 def service_statuses(
     findings: Iterable[Finding], before: Mapping[str, ServiceStatus], now_ms: int
 ) -> tuple[ServiceStatus, ...]:
-    """Return whether each service answers, and when it last did."""
+    """Return whether each service answers, and when it last answered."""
     found = []
     for finding in findings:
         if finding.promise != REACHABLE:

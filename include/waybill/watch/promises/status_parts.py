@@ -1,7 +1,7 @@
-"""What the status document shows beyond a watch's own figures: quarantine, audits, backfills, windows, gaps, replays.
+"""Further parts of the status document: quarantine, audits, backfills, windows, gaps, replays.
 
-Each part is read on its own. One that cannot be read keeps its last state, and `StreamDetails.unread` names it with the
-reason. PyIceberg and Arrow are imported only here, and only when the parts are due.
+Each part is read separately. A part that cannot be read keeps its last state, and `StreamDetails.unread` names it with
+the reason. PyIceberg and Arrow are imported only here, and only when the parts are due.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _MOST_REPLAYS = 100
 _MOST_DIFF_LINES = 40
 _MOST_REASON_CHARACTERS = 300
 _MOST_QUARANTINED = 500_000
-"""A quarantine with more rows is not counted by reason: the watch would read it all."""
+"""A quarantine with more rows is not counted by reason, since the watch would have to read all of it."""
 
 
 def read_details(
     config: Config, names: Sequence[str], before: Mapping[str, StreamDetails], now_ms: int
 ) -> dict[str, StreamDetails]:
-    """Return the details of streams. `before`: those of the last time, of which what has not changed is taken over.
+    """Return the details of streams. `before`: the previous details; parts that have not changed are copied from them.
 
     Raises the retriable `StoreUnavailable` or `CatalogUnavailable` if a service does not answer at all.
     """
@@ -79,7 +79,7 @@ _FIELDS = {
 def kept_details(
     read_ms: int, found: Mapping[str, Any], errors: Mapping[str, str], before: StreamDetails | None
 ) -> StreamDetails:
-    """Return the details of what was found, by field. The parts in `errors` keep the state that they had before."""
+    """Return details with these fields. The parts in `errors` keep their previous state."""
     fields = dict(found)
     unread = {}
     for part, error in errors.items():
@@ -93,11 +93,14 @@ def kept_details(
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What is read once for all streams. A part that could not be read is in `errors`, with the reason."""
+    """The parts that are read once for all streams.
+
+    `errors` holds the parts that could not be read, with the reason.
+    """
 
     audits: Mapping[str, tuple[AuditStatus, ...]]
     gaps: Mapping[int, Mapping[str, tuple[ChainRange, ...]]]
-    """By generation and topic-partition."""
+    """The accepted gaps by generation and topic-partition."""
     with_backfills: frozenset[str]
     """The streams that have a backfill."""
     errors: Mapping[str, str] = field(default_factory=dict)
@@ -121,7 +124,7 @@ class _Shared:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A block that reads parts. If it cannot, the reason is noted in `errors` for each of them."""
+    """A context manager for reading parts. If it fails, the reason is added to `errors` for each part."""
 
     errors: dict[str, str]
     names: str
@@ -260,7 +263,7 @@ class _PartsReader:
 
 
 def _audits(catalog: Catalog, since: datetime) -> dict[str, tuple[AuditStatus, ...]]:
-    """Return the audits of all streams since then, the newest first."""
+    """Return the audits of all streams from that time on, the newest first."""
     from waybill.tables.audit.results_table import read_results
 
     checks: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
@@ -317,7 +320,7 @@ def _backfill(report: Any) -> BackfillStatus:
 
 
 def read_replays(config: Config) -> tuple[ReplayStatus, ...]:
-    """Return the newest replay requests, the newest first; none if replay is off.
+    """Return the newest replay requests, the newest first; none if replay is not configured.
 
     Raises `ConfigError` or `ReplayUnavailable`.
     """

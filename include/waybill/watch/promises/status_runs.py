@@ -1,10 +1,10 @@
-"""The DAG runs that the pages link to: those behind the commits of tables, and those that people ordered on a page.
+"""The DAG runs to which the pages link: runs that made commits to tables, and runs that people triggered on a page.
 
-A commit shows when it was made, and Airflow when its runs were at work: the run of the stage's DAG that was at work at
-the time of the commit has made it. Airflow is asked only by a watch that has read tables with new commits.
+A commit has a time, and Airflow shows when its runs were running: the run of the stage's DAG that was running at the
+time of the commit made it. A watch sends requests to Airflow only if it has read tables with new commits.
 
-The record of an action says what was ordered, not how the run ended. Airflow is asked only while a run of a listed
-action has not ended; what it said before is in the document before.
+The record of an action names the triggered run, not how it ended. A watch sends requests to Airflow only while a run of
+a listed action has not ended; earlier answers are in the previous document.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from waybill.watch.promises.status import DecisionStatus, RunStatus, StreamStatu
 # --- commits ----------------------------------------------------------------------------------------------------------
 
 _RECENT_MS = 70 * 60_000
-"""Commits of the last hour are read; older ones without a run were not made by Airflow."""
+"""Runs are searched for commits of the last hour. An older commit without a run was not made by Airflow."""
 _LONGEST_MS = 6 * 3_600_000
 _SLACK_MS = 60_000
-"""The time of a sweep is cut to minutes, and the clocks of Airflow and of the catalog differ a little."""
+"""Tolerance: the time of a sweep is rounded down to minutes, and the clocks of Airflow and the catalog differ a
+little."""
 
 
 def find_dag_runs(
@@ -44,7 +45,7 @@ def find_dag_runs(
 
 
 def _wanted(stream: StreamStatus, now_ms: int) -> Iterable[str]:
-    """Yield the DAGs whose runs are looked for."""
+    """Yield the DAGs whose runs are searched."""
     if stream.tables_ms != now_ms:  # nothing is new
         return
     for run in stream.runs:
@@ -55,7 +56,7 @@ def _wanted(stream: StreamStatus, now_ms: int) -> Iterable[str]:
 
 
 def with_dag_runs(stream: StreamStatus, spans: Iterable[DagRunSpan]) -> StreamStatus:
-    """Return the stream with the DAG runs that were at work at the times of its commits."""
+    """Return the stream with the DAG runs that were running at the times of its commits."""
     by_dag: dict[str, list[DagRunSpan]] = {}
     for span in spans:
         by_dag.setdefault(span.dag, []).append(span)
@@ -83,7 +84,7 @@ def with_dag_runs(stream: StreamStatus, spans: Iterable[DagRunSpan]) -> StreamSt
 def known_action_runs(
     decisions: Sequence[DecisionStatus], before: Sequence[DecisionStatus]
 ) -> tuple[DecisionStatus, ...]:
-    """Return the decisions with the ends of their DAG runs that an earlier watch knew."""
+    """Return the decisions with the ends of their DAG runs, as an earlier watch stored them."""
     known = {(each.dag, each.run): each.run_state for each in before}
     return tuple(replace(each, run_state=known.get((each.dag, each.run), "")) for each in decisions)
 

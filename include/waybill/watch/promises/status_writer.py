@@ -1,7 +1,8 @@
 """Store the status document at the end of a watch.
 
-A failure here must not hinder the watch: alerts do not depend on the pages. So each part is read on its own, and what
-cannot be read keeps its last state, with its age. Without S3 there is no document: the pages then show the last one.
+A failure here must not hinder the watch: alerts do not depend on the pages. So each part is read separately, and a part
+that cannot be read keeps its last state, with its age. Without S3 there is no document: the pages then show the last
+one.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ _T = TypeVar("_T")
 
 _DETAILS_MS = 5 * 60_000
 _SLACK_MS = 30_000
-"""Watches come a little earlier or later than each minute."""
+"""Tolerance: a watch starts a little earlier or later than each full minute."""
 _USAGE_DAYS = 7
 
 
 def store_status(
     config: Config, services: WatchServices, measured: Measured, book: IncidentBook, at_ms: int, seconds: float
 ) -> None:
-    """Store the status document of a watch. A failure is logged, and leaves the document before."""
+    """Store the status document of a watch. If that fails, log the failure and keep the previous document."""
     store = services.store
     if store is None:
         logger.warning("the status document is not stored, since S3 does not answer: pages show the one before")
@@ -54,7 +55,7 @@ def store_status(
         before = _read_before(store)
         status = _make(config, services, store, measured, book, before, at_ms, seconds)
         store.replace(status_key(store.prefix), status.content(), "application/gzip")
-    except Exception:  # whatever it is, it concerns the pages alone
+    except Exception:  # any exception affects only the pages
         logger.exception("the status document is not stored: pages show the one before")
 
 
@@ -119,10 +120,10 @@ def _make(
 
 
 def _try(what: str, read: Callable[[], _T], default: _T) -> _T:
-    """Return what `read` returns. An error is logged, and the default returned."""
+    """Return the result of `read`. If it fails, log the error, and return the default."""
     try:
         return read()
-    except Exception as error:  # one part is an element of this loop: the pages show the others
+    except Exception as error:  # an error of one part does not stop the loop: the pages show the other parts
         failure = expected(f"the status document's {what}", error)
         if failure is not error and not isinstance(error, OSError):
             logger.exception("the stack trace of the status document's %s", what)

@@ -35,14 +35,14 @@ class Published:
     """Rows that a sweep found for the first time."""
     duplicates: int = 0
     late: int = 0
-    """Rows later than `promises.late_share.late_after`."""
+    """Rows with a lateness above `promises.late_share.late_after`."""
     parser_failed: int = 0
     """Messages at which a built-in parser raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What the tables of a stream, and the documents of its next run, showed when they were read."""
+    """The state of a stream's tables, and of the documents of its next run, when they were read."""
 
     read_ms: int
     progress: Mapping[TopicPartition, int]
@@ -56,11 +56,11 @@ class TableState:
     held_plan: str = ""
     """The id of its plan."""
     window_alert: str = ""
-    """Why sweeps compare keys over less than the whole window."""
+    """Why sweeps compare keys over less than the configured window."""
     ledger_ms: int | None = None
     """When the newest recorded ledger was read; None without one."""
     imbalances: tuple[str, ...] = ()
-    """What does not balance in it."""
+    """The imbalances in the newest recorded ledger."""
     rows: Mapping[str, int] = field(default_factory=dict)
     """The number of rows by table: main, quarantine, unique, duplicates. Without dedup, the first two."""
     ledger_counts: Mapping[str, int] = field(default_factory=dict)
@@ -133,7 +133,7 @@ def table_findings(
 def table_promises(
     name: str, stream: Stream, state: TableState, logs: Logs, samples: Samples, now_ms: int
 ) -> dict[PromiseName, Callable[[], list[Finding]]]:
-    """Return how to measure each promise about the tables of a stream, so that one that raises hides no other."""
+    """Return a function for each promise about a stream's tables, so that an exception of one hides no other."""
     of_state = {
         PromiseName.RUN_DURATION: _run_duration,
         PromiseName.QUARANTINE_SHARE: _quarantine_share,
@@ -159,7 +159,7 @@ def table_promises(
 
 
 def _table_lag(name: str, stream: Stream, state: TableState, logs: Logs, samples: Samples, now_ms: int) -> Finding:
-    """Return since when messages are archived that are neither in the table nor in quarantine."""
+    """Return the age of the oldest archived message that is neither in the table nor in quarantine."""
     promise = stream.promises.table_lag
     lags: dict[TopicPartition, float] = {}
     for tp, offsets in logs.of_stream(name).items():
@@ -186,7 +186,7 @@ def _complete_by(
     """Return whether the newest hour or day that is due is complete.
 
     A topic-partition is complete up to a time if the table has a message of it with a later Kafka timestamp, or all
-    messages that its log had when a watch looked after that time.
+    messages that its log had at the first watch after that time.
     """
     end, due = deadline.last_due(datetime.fromtimestamp(now_ms / 1000, UTC))
     end_ms = int(end.timestamp() * 1000)
@@ -212,7 +212,7 @@ def _complete_by(
 
 
 def _run_duration(name: str, stream: Stream, state: TableState, now_ms: int) -> Finding:
-    # A held run waits for a person, and is a promise of its own.
+    # A held run waits for a person, and another promise reports it.
     planned_ms = None if state.held else state.planned_ms
     return duration_finding(
         name,

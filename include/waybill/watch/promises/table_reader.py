@@ -80,7 +80,7 @@ def read_table_state(name: str, stream: Stream, services: StagingServices, now_m
 
 
 def _parser_failed(properties: Mapping[str, str]) -> int:
-    """Return at how many messages of a run the parser raised; 0 if the snapshot does not say it."""
+    """Return at how many messages of a run the parser raised; 0 if the snapshot does not state it."""
     text = properties.get(COUNTS_PROPERTY)
     counts = None if text is None else AuditCounts.from_text(text)
     return 0 if counts is None else counts.parser_failed
@@ -124,7 +124,7 @@ def _next_run(
 
 
 def _appends(metadata: TableMetadata, since_ms: int) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield time and properties of the snapshots since then that appended rows, newest first."""
+    """Yield time and properties of the snapshots after that time that appended rows, the newest first."""
     for snapshot in ancestry(metadata):
         if snapshot.timestamp_ms < since_ms:
             return

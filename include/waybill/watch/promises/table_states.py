@@ -1,9 +1,9 @@
 """The tables of all streams: when their state is read, and the findings about it.
 
-Loading the tables of a stream takes some 30 ms of CPU, importing Iceberg more than a second, and promises about tables
-are of hours. So the state of all tables is read every five minutes, and that of a stream's tables whenever a promise
-about them would be broken, or was broken at the last watch. In between, the stored state is measured against the
-present time and offsets.
+Loading the tables of a stream takes some 30 ms of CPU, importing Iceberg more than a second, and the limits of promises
+about tables are hours. So the state of all tables is read every five minutes, and the state of one stream's tables
+whenever a promise about them would be broken, or was broken at the last watch. In between, the stored state is compared
+with the current time and offsets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _THREADS = 8
-"""Streams whose tables are loaded at the same time: a watch waits for the catalog and S3."""
+"""The number of streams whose tables are loaded in parallel, since loading mostly waits for the catalog and S3."""
 _READ_AGAIN_MINUTES = 5
 _MINUTE_MS = 60_000
 _DOCUMENT = Document(
@@ -77,7 +77,7 @@ def table_findings(
         ignored = Failures()
         if name in states and not _is_due(states[name], now_ms):
             found[name] = _figures(config, name, states[name], logs, samples, now_ms, ignored)
-        # A state at which an exception is raised is read again: then the exception is reported, if it stays.
+        # A state that raises an exception is read again. If the exception is raised again, it is reported.
         if ignored.texts or _is_broken_or_missing(found.get(name)):
             due.append(name)
     found |= {name: unknown(config, name, (*_TABLE_PROMISES, READABLE)) for name in due}
@@ -96,7 +96,7 @@ def table_findings(
                 else:
                     states.pop(name, None)
                     found[name] = [_readable(name, str(read)), *unknown(config, name, _TABLE_PROMISES)]
-            if away is not None:  # the other streams have been read all the same
+            if away is not None:  # the other streams have been read nevertheless
                 raise away
     return [finding for name in names for finding in found[name]]
 
@@ -116,7 +116,7 @@ def _is_broken_or_missing(found: Sequence[Finding] | None) -> bool:
 
 
 def _is_due(state: TableState, now_ms: int) -> bool:
-    """Return whether the state is to be read again: for all streams in the same minute, so that others import less."""
+    """Return whether to read the state again: in the same minute for all streams, so that other watches import less."""
     minute = now_ms // _MINUTE_MS
     return minute % _READ_AGAIN_MINUTES == 0 or minute - state.read_ms // _MINUTE_MS >= _READ_AGAIN_MINUTES
 

@@ -1,10 +1,10 @@
 """The messages of each hour: what producers wrote to the topics of a stream, for five weeks.
 
-The first watch of an hour notes the log end offsets of each stream, added up. The difference from one hour to the next
-is what producers wrote, whatever ingest did meanwhile; control records of transactions count as messages. A watch that
-comes more than five minutes after the hour began notes nothing, and the two hours that meet there are not known.
-Nor is an hour known in which the number of topic-partitions changed: one whose leader does not answer is not in the
-sum, and a topic that a pattern matches from now on brings all that was written to it before.
+The first watch of an hour stores the sum of each stream's log end offsets. The difference from one hour to the next is
+the number of messages that producers wrote, independent of ingest; control records of transactions count as messages.
+If the first watch of an hour runs more than five minutes late, it stores nothing, and this hour and the previous one
+are unknown. An hour is also unknown if the number of topic-partitions changed: a topic-partition whose leader does not
+answer is not in the sum, and a topic that a pattern matches from now on adds all its earlier messages.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ class HourlyVolumes:
     """The messages of a stream by hour. Hours are counted since 1970 UTC."""
 
     noted_hour: int
-    """The hour whose first watch has noted the sum of log end offsets."""
+    """The hour whose first watch stored the sum of log end offsets."""
     noted_offsets: int | None
-    """That sum; None if the watch was late."""
+    """This sum; None if the watch was late."""
     noted_tps: int = 0
     """How many topic-partitions are in the sum."""
     messages: Mapping[int, int] = field(default_factory=dict)
-    """Without the hours that are not known."""
+    """The messages of each hour; unknown hours are missing."""
 
     def noted(self, hour: int, offsets: int | None, tps: int) -> Self:
         """Return the volumes after the first watch of an hour. `tps`: the topic-partitions in the sum `offsets`."""
         messages = {known: count for known, count in self.messages.items() if known > hour - _KEPT_HOURS}
         before = self.noted_offsets
-        # A sum that has fallen is of a topic that was deleted or created again.
+        # A sum is smaller than before if a topic was deleted, or deleted and created again.
         follows = hour == self.noted_hour + 1 and tps == self.noted_tps
         if follows and before is not None and offsets is not None and offsets >= before:
             messages[self.noted_hour] = offsets - before
         return replace(self, noted_hour=hour, noted_offsets=offsets, noted_tps=tps, messages=messages)
 
     def same_hours(self, hour: int, zone: tzinfo) -> list[int]:
-        """Return the messages of the same local hour of the last four weeks, as far as they are known."""
+        """Return the messages of the same local hour in the last four weeks; unknown hours are left out."""
         earlier = (_weeks_before(hour, week, zone) for week in range(1, _WEEKS + 1))
         counts = (self.messages.get(each) for each in earlier if each is not None)
         return [count for count in counts if count is not None]
@@ -109,9 +109,9 @@ class Volumes:
     def noted(self, now_ms: int, offsets: Mapping[str, tuple[int, int]]) -> Self:
         """Return the volumes after a watch.
 
-        `offsets`: the log end offsets of each stream, added up, and of how many topic-partitions.
+        `offsets`: the sum of each stream's log end offsets, and the number of topic-partitions in it.
 
-        Returns itself if this hour was noted before. Streams without offsets are left as they are.
+        Returns itself if this hour is stored already. Streams without offsets are not changed.
         """
         hour = now_ms // _HOUR_MS
         is_late = now_ms % _HOUR_MS > _LATE_MS
@@ -128,7 +128,7 @@ class Volumes:
 def _weeks_before(hour: int, weeks: int, zone: tzinfo) -> int | None:
     """Return the hour that had the same local time so many weeks ago; None if clocks skipped it that day.
 
-    Hours are counted since 1970 UTC. Of an hour that clocks repeated that day, it is the first.
+    Hours are counted since 1970 UTC. If clocks repeated the hour on that day, the first one is returned.
     """
     local = datetime.fromtimestamp(hour * _HOUR_SECONDS, zone).replace(fold=0) - timedelta(weeks=weeks)
     before = local.astimezone(UTC)
@@ -138,10 +138,10 @@ def _weeks_before(hour: int, weeks: int, zone: tzinfo) -> int | None:
 
 
 def volume_finding(name: str, stream: Stream, volumes: Volumes, now_ms: int) -> Finding:
-    """Return the messages of the last complete hour against the median of the same hour of earlier weeks.
+    """Compare the messages of the last complete hour with the median of the same hour in earlier weeks.
 
-    The same hour is that of the promise's time zone, so a daily peak is compared with itself also when clocks change.
-    An hour that is not known changes nothing.
+    Hours are local hours in the promise's time zone, so that a daily peak is compared with the same peak after a clock
+    change. An unknown hour gives an unknown finding.
     """
     promise, hour = stream.promises.volume, now_ms // _HOUR_MS - 1
     known = volumes.streams.get(name)

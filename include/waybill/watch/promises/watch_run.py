@@ -1,7 +1,7 @@
 """One watch: measure the promises of all streams, store the incidents, and send the messages about them.
 
 A watch reads what the jobs have committed: offsets in Kafka and ZooKeeper, documents in S3, properties of tables. It
-reads no message and no row, and needs neither Airflow nor Spark. So it also notices that Airflow stands still.
+reads no message and no row, and needs neither Airflow nor Spark. So it also detects that Airflow does not work.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class WatchReport:
     open: Sequence[Incident]
     sent: int
     failed: Sequence[str] = field(default=())
-    """Why messages could not be sent. They are tried again."""
+    """Why messages could not be sent. A later watch sends them again."""
     seconds: float = 0.0
     unexpected: Sequence[str] = field(default=())
-    """Exceptions that no code expects, by what they happened to. The watch went on, and is not a success."""
+    """Unexpected exceptions, by the element that raised them. The watch went on, and counts as failed."""
 
     @property
     def broken(self) -> list[Finding]:
@@ -58,14 +58,15 @@ def run_watch(
     directory: Path | None = None,
     dry_run: bool = False,
 ) -> WatchReport:
-    """Watch once. `directory`: the parent of this machine's copy of the incidents; by default the user's own.
+    """Run one watch. `directory`: the parent of this machine's copy of the incidents; by default the user's own.
 
-    `config` may be one that takes the place of a file that does not load: that is an incident.
+    `config` may be the last valid one, if the file does not load: then there is an incident about the file.
 
-    With `dry_run` it only measures: it stores nothing, and sends nothing.
+    With `dry_run` the watch only measures: it stores and sends nothing.
 
-    A service that does not answer, or whose connection is missing or refused, is a finding, not an error: what needs it
-    is left as it was. Raises `DocumentTooNew` or `DocumentDamaged` for stored incidents that cannot be read.
+    A service that does not answer, or whose connection is missing or refused, is a finding, not an error: incidents
+    that depend on it are not changed. Raises `DocumentTooNew` or `DocumentDamaged` for stored incidents that cannot be
+    read.
     """
     began = time.monotonic()
     loaded = config if isinstance(config, WatchConfig) else WatchConfig(config)
@@ -85,7 +86,7 @@ def run_watch(
             claimed.clear()
             found = [*findings, *channel_findings(book, config.alerts, unusable)]
             found += unwatched_findings(loaded, book, found)
-            # Measuring takes time: a claim counts from now, so that it lasts while the messages are sent.
+            # Measuring takes time: the claim begins now, so that it lasts until the messages are sent.
             book, due = claim(advance(book, found, config.alerts, at_ms), now_ms(), config.alerts.channels)
             claimed.extend(due)
             return book
@@ -96,7 +97,7 @@ def run_watch(
             book = books.change(lambda stored: settle(stored, sent.results, now_ms(), sent.untried))
         store_status(config, services, measured, book, at_ms, time.monotonic() - began)
         if services.session is not None:
-            # One entry for all streams: it is divided when it is read, so the node stays small.
+            # The usage of all streams is one entry, which is divided when it is read, so the node stays small.
             used = meter.take("watch", [ALL_STREAMS], "")
             UsageStore(services.session, config.zookeeper.root).add("watch", used)
         book = _ping(config, books, book, sent, find)
@@ -106,7 +107,10 @@ def run_watch(
 
 
 def _ping(config: Config, books: BookStore, book: IncidentBook, sent: Sent, find: FindConnection) -> IncidentBook:
-    """Ping the dead man's switch, and return the book with what came of it: the next watch makes an incident of it."""
+    """Call the dead man's switch, and return the book with the outcome.
+
+    After failures, the next watch opens an incident.
+    """
     if config.alerts.dead_man is None:
         return book
     error = ping_dead_man(config.alerts.dead_man, find, sent)

@@ -1,8 +1,8 @@
-"""One message on its way: the backup object that holds it, its row, and what it repeats.
+"""The path of one message: the backup object that holds it, its row, and the message that it repeats.
 
 | module | content |
 |---|---|
-| `message` | what is known of one message, by its place or by its message id |
+| `message` | the trace of one message, by its offset or by its message id |
 """
 
 from waybill.watch.trace.message import (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_FOUND = 10
-"""So many messages of one message id, and so many duplicates of one message, are found."""
+"""The most messages with one message id, and the most duplicates of one message, that are returned."""
 
 Place = tuple[TopicPartition, int]
 """A topic-partition and an offset."""
@@ -39,7 +39,7 @@ TraceServices = StagingServices
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What is known of one message."""
+    """The trace of one message."""
 
     stream: str
     tp: TopicPartition
@@ -74,7 +74,7 @@ def open_services(config: Config) -> Iterator[StagingServices]:
 
 
 def trace_message(services: StagingServices, config: Config, name: str, tp: TopicPartition, offset: int) -> Traced:
-    """Return what is known of the message of stream `name` at an offset.
+    """Return the trace of the message of stream `name` at an offset.
 
     Raises `ConfigError` for an unknown stream, or one of the retriable `StoreUnavailable` and `CatalogUnavailable`.
     """
@@ -91,8 +91,8 @@ def trace_message(services: StagingServices, config: Config, name: str, tp: Topi
 def find_places(services: StagingServices, config: Config, name: str, message_id: str) -> list[Place]:
     """Return where the messages with a message id are, at most `MAX_FOUND`: first those that dedup kept.
 
-    Where dedup goes by the message id, its key index says where the kept row is, and only duplicates of that row are
-    looked for. Else, and for ids before the window of the index, the tables are scanned.
+    If the message id is the dedup key, the key index shows where the kept row is, and only the duplicates of that row
+    are searched. Otherwise, and for ids older than the window of the index, the tables are scanned.
 
     Raises as `trace_message` does.
     """
@@ -116,7 +116,7 @@ def find_places(services: StagingServices, config: Config, name: str, message_id
 
 
 def _find_by_key_index(services: StagingServices, config: Config, name: str, message_id: str) -> list[Place]:
-    """Return the row that dedup kept of a message id, and those that repeat it; none if the index does not know it."""
+    """Return the kept row with a message id, and the rows that repeat it; nothing if the key index lacks the id."""
     from waybill.tables.dedup.key_lookup import find_kept_row
 
     try:
@@ -130,7 +130,7 @@ def _find_by_key_index(services: StagingServices, config: Config, name: str, mes
     tp, offset = kept
     place: dict[str, str | int] = {"topic": tp.topic, "partition": tp.partition, "offset": offset}
     if not any(row["message_id"] == message_id for row in _scan(dedup.unique, place, ("message_id",))):
-        return []  # another key of the same hash, or the row was replaced since
+        return []  # another key with the same hash, or the row was replaced since then
     of_first = {f"first_{column}": value for column, value in place.items()}
     repeats = _scan(dedup.duplicates, of_first, ("topic", "partition", "offset"))
     found = [kept, *((TopicPartition(row["topic"], row["partition"]), row["offset"]) for row in repeats)]
@@ -160,9 +160,9 @@ def read_message(store: Store, stream: Stream, tp: TopicPartition, offset: int) 
 
 
 def _read(store: Store, stream: Stream, held: ChainObject, tp: TopicPartition, offset: int) -> dict[str, Any] | None:
-    """Return the message at an offset of an object. The object is read up to the record batch that has it.
+    """Return the message at an offset of an object. The object is read up to the record batch with the offset.
 
-    A message beyond the stream's limits has no value and no headers, and the key `set_aside` with the reason.
+    A message beyond the stream's limits has no value and no headers; its field `set_aside` holds the reason.
     """
     span = Span(tp, held.key, offset, offset + 1, held.size_bytes)
     limits = Limits(*stream.message_limits.both)

@@ -127,7 +127,7 @@ def check_archive(
 def _for_each(
     tps: Iterable[TopicPartition], work: Callable[[TopicPartition], _T], report: VerifyReport
 ) -> dict[TopicPartition, _T]:
-    """Return the result of each topic-partition. An exception that no code expects is a fault of its own alone.
+    """Return the result of each topic-partition. An unexpected exception becomes a fault of its topic-partition.
 
     Raises the errors of Waybill, such as a service that does not answer.
     """
@@ -165,7 +165,7 @@ def _find_start(store: Store, generation: int, tp: TopicPartition, committed: Co
 def _advancing(
     objects: Sequence[StoredObject], scans: deque[Future[ObjectScan]], listener: Listener
 ) -> Iterator[ObjectScan]:
-    """Yield the scans of a chain in order. Each is released then, since it may hold many ranges of offsets."""
+    """Yield the scans of a chain in order. Release each scan after use, since it may hold many ranges of offsets."""
     for stored in objects:
         scan = scans.popleft().result()
         listener.advance(stored.size_bytes)
@@ -279,7 +279,7 @@ class _ChainChecker:
         )
 
     def _check_chain_without_objects(self) -> None:
-        # A chain has a committed offset before its first object, but then no size of a last object.
+        # Before its first object, a chain has a committed offset without the size of a last object.
         committed = self._committed
         if committed is None:
             return

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 _ARCHIVE_FAULTS = (FaultKind.MISSING, FaultKind.DAMAGED, FaultKind.UNEXPECTED)
-"""Of a topic-partition whose check was ended by an unexpected exception, it is not known what the archive holds."""
+"""If an unexpected exception ended the check of a topic-partition, the content of its archive is unknown."""
 
 
 def check_progress(report: VerifyReport, progress: Progress, chain_ends: dict[TopicPartition, int], name: str) -> None:

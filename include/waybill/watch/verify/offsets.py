@@ -1,4 +1,4 @@
-"""Read the offsets of a table's rows in bounded memory, and report faults as ranges of offsets.
+"""Read the offsets of a table's rows with bounded memory, and report faults as ranges of offsets.
 
 All topic-partitions are checked together, window by window of offsets, because the data files of a table hold rows of
 many topic-partitions.

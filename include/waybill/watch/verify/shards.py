@@ -1,4 +1,4 @@
-"""Is the archive of a Kinesis stream whole? Compares what the objects of its slots cover with the slot map.
+"""Check that the archive of a Kinesis stream is complete: compare the objects of its slots with the slot map.
 
 Each object states which sequence numbers of which shards it covers (`records.shards.checkpoint_batch`). A shard is
 archived whole if the objects of one slot cover it without a break, and if it began after its parents had ended.

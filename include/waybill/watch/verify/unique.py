@@ -7,10 +7,10 @@ together.
 While a rebuild is under way, the tables show rows that the main table had before (`waybill.tables.dedup.rebuild`): then
 they are not compared.
 
-Two differences are no faults. The duplicates table may have further rows (docs/protocol.md), because a sweep commits it
-before the unique table. And rows that the first sweep left out, as it was configured to, may be missing: below the
-progress that the main table had then, and no more than the table had rows. More exact is impossible: their snapshot may
-have expired, and their files may have been compacted with others.
+Two differences are no faults. The duplicates table may have additional rows (docs/protocol.md), because a sweep commits
+it before the unique table. And rows that the first sweep left out, as the config requires, may be missing. The check
+only knows that they lie below the progress that the main table had then, and how many rows the table had: their
+snapshot may have expired, and their files may have been compacted with others.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class FaultKind(StrEnum):
     FORMAT = "format"
     """A backup object has another format than its chain."""
     UNEXPECTED = "unexpected"
-    """An exception that no code expects ended the check: what it would have found is not known."""
+    """An exception that no code expects ended the check: further faults are unknown."""
     COMMITTED = "committed"
     """The committed offset is not at the chain's end."""
     LOST = "lost"
@@ -42,7 +42,8 @@ class FaultKind(StrEnum):
     UNREADABLE = "unreadable"
     """A file of a table is missing or damaged."""
     SHARD = "shard"
-    """An object of a Kinesis slot does not cover a shard where the objects before it end, or not one of its slot's."""
+    """An object of a Kinesis slot does not cover a shard where the objects before it end, or covers a shard of another
+    slot."""
     GAP = "gap"
     """An accepted gap does not match what the chain lacks, or a gap marker has no record of its acceptance."""
 
@@ -78,7 +79,7 @@ class FaultEffect:
 
 @dataclass(frozen=True, slots=True)
 class VerifyFault:
-    """One fault, with the offsets `[first_offset, next_offset)` that it concerns, if it concerns any."""
+    """One fault, with the offsets `[first_offset, next_offset)` that it concerns, if it concerns offsets."""
 
     kind: FaultKind
     where: str
@@ -143,7 +144,7 @@ class VerifyFigures:
     unswept: int = 0
     """Rows of the main table that no dedup sweep has processed yet."""
     left_out: int = 0
-    """Rows of the main table that the first dedup sweep left out, as it was configured to."""
+    """Rows of the main table that the first dedup sweep left out, as the config requires."""
 
 
 @dataclass(slots=True)
@@ -174,7 +175,7 @@ class VerifyReport:
     def add_unexpected(self, element: str, error: Exception, tp: TopicPartition | None = None) -> None:
         """Add a fault for an exception that no code expects, which ended the check of one element, and log it.
 
-        `tp`: the topic-partition of which nothing more is known.
+        `tp`: the topic-partition whose check ended early.
         """
         failure = UnexpectedFailure(element, error)
         logger.error("%s", failure, exc_info=error)

@@ -1,4 +1,7 @@
-"""The replay API that Airflow's plugin mounts, when it cannot be made. Anybody may ask it then, signed in or not."""
+"""The replay API that Airflow's plugin mounts, when it cannot be created.
+
+It then answers requests without authentication.
+"""
 
 from __future__ import annotations
 

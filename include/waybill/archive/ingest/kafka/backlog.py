@@ -1,4 +1,4 @@
-"""How much of a topic-partition is not archived yet, as far as offsets show it."""
+"""An estimate of the bytes of a topic-partition that are not archived yet, from its offsets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from waybill.services.coordination import CommittedOffset
 from waybill.services.kafka.kafka import LogRange
 
 _ASSUMED_MESSAGE_BYTES = 1024
-"""The mean message size where no object shows one."""
+"""The assumed mean message size, if there is no object."""
 
 
 def estimate_bytes(log_range: LogRange, committed: CommittedOffset | None) -> int:

@@ -50,7 +50,7 @@ class ObjectFetch:
             if reached_end:
                 self.outcome = Outcome.WAITING if rest.is_begun and not due else Outcome.UP_TO_DATE
         except (RetentionGap, TopicRecreated):
-            # Kafka no longer has the offsets that follow, so the object cannot grow any more.
+            # Kafka no longer has the next offsets, so the object cannot grow any more.
             if self._object.is_begun:
                 yield self._cut()
             raise
@@ -92,14 +92,15 @@ class ObjectFetch:
         return has_cut
 
     def _batches(self, chunk: Chunk) -> Iterator[tuple[framing.Frame, bool]]:
-        """Yield the chunk's batches as they are stored, and whether each is archived, after their CRCs were checked."""
+        """Check the CRCs of the chunk's batches. Yield each batch in its stored form, and whether it is archived."""
         recompressor = self._target.recompressor
         return _checked(chunk) if recompressor is None else recompressor.batches(_checked(chunk))
 
     def _is_time_over(self, *, has_cut: bool) -> bool:
         now, time_slice = self._target.clock.monotonic(), self._target.time_slice
         if has_cut and now >= time_slice.yields_at:
-            # An object was just completed, so little was fetched after it. Drop that for the sake of the others.
+            # An object was just completed, so little was fetched after it. Discard it, so that the other
+            # topic-partitions get their time.
             self._object.abort()
             self._begin_object(self._object.name.first_offset)
             return True
@@ -114,7 +115,7 @@ class ObjectFetch:
 
 
 def must_wait_for_more(target: ArchiveTarget, position: Position) -> bool:
-    """Return whether a fetch would end without an object: there are too few bytes, and no message is old enough.
+    """Return whether a fetch would not complete an object: there are too few bytes, and no message is old enough.
 
     The first batch shows the age. Reading it is a small fetch.
     """

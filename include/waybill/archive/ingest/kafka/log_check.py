@@ -17,8 +17,8 @@ from waybill.services.kafka.kafka import KafkaSource, LogRange, PartitionState
 def configured_start(source: KafkaSource, target: ArchiveTarget, described: PartitionState) -> int:
     """Return the offset that the config's `start` stands for.
 
-    A partition that was added to a topic after its first chain started begins with its first message, whatever is
-    configured.
+    A partition that was added to a topic after its first chain started begins with its first message, independent of
+    the config.
     """
     start, log_range = target.stream.start, described.log_range
     is_added = _is_added_partition(target, described)

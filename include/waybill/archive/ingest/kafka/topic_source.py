@@ -1,4 +1,4 @@
-"""Kafka as ingest sees it: the steps of the commit protocol that are not the same for every source."""
+"""Kafka as a source of ingest: the steps of the commit protocol that differ between sources."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TopicSource(KafkaSource):
         bytes_per_second = int(stream.ingest.rate_limit)
         if not bytes_per_second:
             return self.with_settings(stream.isolation_level)
-        # Under a rate limit, fetch no more than a second's bytes at once, and nothing that is not paid for yet.
+        # With a rate limit, fetch at most the bytes of one second at once, and do not fetch ahead.
         fetch_bytes = min(FETCH_BYTES, bytes_per_second)
         return self.with_settings(stream.isolation_level, fetch_bytes=fetch_bytes, fetch_ahead=False)
 
@@ -66,7 +66,7 @@ class TopicSource(KafkaSource):
         return configured_start(self, target, described)
 
     def check_rebuilt(self, tp: TopicPartition, committed: CommittedOffset) -> None:
-        """Do nothing: the chain's last object shows all that a committed offset of Kafka holds."""
+        """Do nothing: the chain's last object holds all fields of a committed offset of Kafka."""
 
     def check_log(self, target: ArchiveTarget, position: Position) -> None:
         """Raise the errors of `raise_if_log_differs`."""

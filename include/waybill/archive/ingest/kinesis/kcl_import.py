@@ -2,7 +2,7 @@
 
 Each lease becomes the start of its shard, recorded as the assignment that a plan would make. So it works only before
 the first run of the stream. Nothing is lost: where the checkpoint is within a KPL aggregate, the whole aggregate is
-archived again, and the proposal says how many user records of it the other consumer had read.
+archived again, and the proposal states how many of its user records the other consumer had read.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class ShardImport:
 
     shard_id: str
     checkpoint: str
-    """The lease's; '' if the shard has no lease."""
+    """The checkpoint of the lease; '' if the shard has no lease."""
     position: ShardPosition | None
-    """None: the shard has no lease, and waits for its parents or starts as the config says."""
+    """None: the shard has no lease, so it waits for its parents or starts according to the config."""
     repeated: int = 0
     """User records of an aggregate that the other consumer had read and that are archived again."""
 
 
 def propose_lease_imports(services: IngestServices, topic: str, leases: Iterable[Lease]) -> list[ShardImport]:
-    """Return what an import would do, for each shard that Kinesis lists or that has a lease, by id.
+    """Return the proposed import of each shard that Kinesis lists or that has a lease, sorted by id.
 
-    Raises `GapRefused` if the archive of the stream has begun, and `ConfigError` if no lease is one of the stream's.
+    Raises `GapRefused` if the archive of the stream has begun, and `ConfigError` if no lease belongs to the stream.
     """
     slots = _slots(services)
     if find_stream_origin(services.store, topic, services.coordinator.paths.generation) is not None:

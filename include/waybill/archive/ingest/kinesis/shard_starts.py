@@ -1,10 +1,11 @@
 """The assignments of shards to slots, as S3 objects: created if absent, and never changed.
 
 S3 decides, as it does for a chain start: the first plan that creates a shard's object has made the assignment, and
-every other plan uses it. So two slots never read one shard, whatever ZooKeeper has lost and however long a plan slept.
+every other plan uses it. So two slots never read the same shard, even if ZooKeeper has lost data or a plan was frozen
+for a long time.
 
-The stream's origin is one such object too. It is created before the first assignment and holds all that the starts of
-shards follow from. So a plan that dies between two assignments leaves the next one nothing to guess.
+The stream's origin is one such object too. It is created before the first assignment, and holds all data from which the
+starts of shards are derived. So if a plan dies between two assignments, the next plan makes the same assignments.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _ASSIGNMENT = Document(
 
 
 def record_stream_origin(store: Store, topic: str, generation: int, origin: StreamOrigin) -> StreamOrigin:
-    """Store the origin of a stream, unless that is stored already. Return the origin that is in force.
+    """Store the origin of a stream, unless that is stored already. Return the stored origin.
 
     Raises `DocumentTooNew` or `DocumentDamaged` for the stored one.
     """
@@ -41,7 +42,7 @@ def find_stream_origin(store: Store, topic: str, generation: int) -> StreamOrigi
 
 
 def record_shard_start(store: Store, topic: str, generation: int, assignment: Assignment) -> Assignment:
-    """Store the assignment of a shard, unless one is stored already. Return the assignment that is in force.
+    """Store the assignment of a shard, unless one is stored already. Return the stored assignment.
 
     Raises `DocumentTooNew` or `DocumentDamaged` for the stored one.
     """
@@ -61,8 +62,8 @@ def find_shard_start(store: Store, topic: str, generation: int, shard_id: str) -
 def list_shard_starts(store: Store, topic: str, generation: int, known: Collection[str] = ()) -> Iterator[Assignment]:
     """Yield the assignments of a stream's shards, in the order of their ids, without those of `known` shards.
 
-    It takes one call for each thousand shards, and one for each assignment that is not known. Raises `DocumentTooNew`
-    or `DocumentDamaged`.
+    It takes one call for each thousand shards, and one for each unknown assignment. Raises `DocumentTooNew` or
+    `DocumentDamaged`.
     """
     for found in store.list_objects(names.shard_starts_prefix(store.prefix, topic, generation)):
         shard_id = names.shard_of_key(found.key)
@@ -71,7 +72,7 @@ def list_shard_starts(store: Store, topic: str, generation: int, known: Collecti
 
 
 def read_slot_map(store: Store, topic: str, generation: int, known: SlotMap) -> SlotMap:
-    """Return a slot map with all assignments that S3 holds. Those that `known` has are not read again.
+    """Return a slot map with all assignments that S3 holds. Assignments in `known` are not read again.
 
     Raises `DocumentTooNew` or `DocumentDamaged`.
     """

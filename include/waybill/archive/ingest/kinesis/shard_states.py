@@ -1,4 +1,4 @@
-"""How far each shard of a Kinesis stream is archived, for people."""
+"""The archived position of each shard of a Kinesis stream, for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from waybill.services.coordination import CommittedOffset
 
 
 class ShardProgress(StrEnum):
-    """What becomes of a shard."""
+    """The archiving state of a shard."""
 
     WAITING = "waits for its parents"
     NEW = "gets a slot in the next run"
@@ -25,7 +25,7 @@ class ShardProgress(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """A shard, its lineage, and how far it is archived."""
+    """A shard, its lineage, and its archived position."""
 
     topic: str
     shard_id: str
@@ -62,5 +62,5 @@ def shard_state(
 
 
 def committed_position(committed: CommittedOffset, shard_id: str) -> ShardPosition | None:
-    """Return how far a slot has committed a shard; None if nothing of it is archived."""
+    """Return the committed position of a shard in a slot; None if no record of it is archived."""
     return None if committed.checkpoint is None else committed.checkpoint.position(shard_id)

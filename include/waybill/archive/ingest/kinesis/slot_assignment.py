@@ -1,12 +1,12 @@
 """Assign the shards of a Kinesis stream to slots: S3 decides, ZooKeeper holds a copy.
 
 What this relies on: `If-None-Match: *` of S3 decides each assignment once; an ended shard stays ended; a listing of the
-stream that begins after the origin was recorded holds all shards that are readable then. Nothing depends on
-ZooKeeper's data, on a lock, or on how long a plan sleeps between two steps.
+stream that begins after the origin was recorded holds all shards that are readable at that time. It does not depend on
+ZooKeeper's data, on a lock, or on the time between two steps of a plan.
 
-What it survives: a crash at each step, plans side by side with old listings and old checkpoints, a copy of the map that
-is missing, damaged or old. What plans side by side may break is only the balance of the slots: two of them may both
-give a shard to the same free slot.
+What it survives: a crash at each step, concurrent plans with old listings and old checkpoints, a copy of the map that
+is missing, damaged or old. Concurrent plans can only affect the balance of the slots: two of them may both give a shard
+to the same free slot.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """Where the archive of a stream begins, as the config says. It counts only until the origin is recorded."""
+    """The start of a stream's archive in the config. It is used only until the origin is recorded."""
 
     kind: PositionKind = PositionKind.TRIM_HORIZON
     """TRIM_HORIZON or AT_TIMESTAMP."""
@@ -52,25 +52,25 @@ class StreamStart:
 
 @dataclass(frozen=True, slots=True)
 class ShardListing:
-    """What Kinesis says about a stream."""
+    """Kinesis's description of a stream."""
 
     shards: Mapping[str, Shard]
     """All shards that ListShards returns, closed ones included, by id."""
     creation_id: str
-    """What identifies the stream among streams of its name. Ask for it before and after ListShards; if the answers
-    differ, list again."""
+    """Identifies the stream among streams of the same name. Read it before and after ListShards; if the values differ,
+    list again."""
     retention: timedelta
 
 
 @dataclass(frozen=True, slots=True)
 class ExtendedMap:
-    """The slot map after a plan, and what the plan saw."""
+    """The slot map after a plan, and the inputs of the plan."""
 
     slot_map: SlotMap
     listing: ShardListing
     checkpoints: Mapping[int, Checkpoint]
     added: tuple[Assignment, ...] = ()
-    """The assignments that this plan made, or found that a rival had made."""
+    """The assignments that this plan or a rival made."""
 
     @property
     def losses(self) -> tuple[RetentionLoss, ...]:
@@ -93,7 +93,7 @@ def extend_map(
 
     `read_checkpoints` returns the committed checkpoints of slots. For a slot without a node in ZooKeeper it reads the
     archive's chain; a slot whose chain is empty has an empty checkpoint. It leaves out slots whose state it cannot
-    tell: their shards count as not ended, and as not lost.
+    read: their shards count as not ended and not lost.
 
     Without new shards this takes one call of ZooKeeper and one of S3. It may be called again at any time.
 
@@ -111,8 +111,8 @@ def extend_map(
         failpoints.reach("slots.origin_recorded")
     copy = stored.slot_map if stored.slot_map is not None and stored.slot_map.origin == origin else None
     slot_map = shard_starts.read_slot_map(store, topic, generation, SlotMap(origin)) if copy is None else copy
-    # After the origin: a shard that the origin does not hold must not come from an earlier listing. And before the
-    # checkpoints: a shard that is not listed any more cannot be read to its end afterwards.
+    # List the shards after the origin, so that a shard that is missing in the origin is not from an earlier listing.
+    # List them before the checkpoints: a shard that is not listed any more cannot be read to its end afterwards.
     listing = list_shards()
     if listing.creation_id != slot_map.origin.creation_id:
         raise StreamRecreated(topic, slot_map.origin.creation_id, listing.creation_id)
@@ -121,7 +121,7 @@ def extend_map(
     now_ms = int(clock() * 1000)
     check_slot_count(topic, slots, slot_map, checkpoints)
     if plan_assignments(listing.shards, slot_map, checkpoints, slots=slots, now_ms=now_ms):
-        # The copy may be older than S3. A slot that looks free in it may hold a shard.
+        # The copy may be older than S3: a slot that is free in the copy may hold a shard.
         slot_map = shard_starts.read_slot_map(store, topic, generation, slot_map)
         if missing := [slot for slot in slot_map.slots if slot not in checkpoints]:
             checkpoints = {**checkpoints, **read_checkpoints(missing)}
@@ -141,7 +141,9 @@ def extend_map(
 def check_checkpoint(
     store: Store, slot_map: SlotMap, topic: str, generation: int, slot: int, checkpoint: Checkpoint
 ) -> SlotMap:
-    """Check that each shard of a slot's checkpoint is assigned to the slot. Return the map with what was read for it.
+    """Check that each shard of a slot's checkpoint is assigned to the slot.
+
+    Return the map with the assignments that were read.
 
     A lane calls this before it adopts an object or continues from a checkpoint. The lane's map may be older than the
     checkpoint, so the stored assignments of shards that it does not hold are read from S3.
@@ -163,8 +165,8 @@ def _record_origin(
     list_shards: Callable[[], ShardListing],
     clock: Callable[[], float],
 ) -> StreamOrigin:
-    # The time first: a shard that is created between the two is in the listing and starts at that time, before all
-    # of its records.
+    # Take the time before the listing: a shard that is created in between is in the listing, and starts at that time,
+    # before all of its records.
     now_ms = int(clock() * 1000)
     listing = list_shards()
     position = initial_position(topic, start, now_ms, listing.retention)
@@ -188,7 +190,7 @@ def initial_position(topic: str, start: StreamStart, now_ms: int, retention: tim
             f"{topic}: the start at {at_ms} (epoch ms) is in the future, now it is {now_ms}. Configure a time that has "
             f"passed, or `latest`"
         )
-    # What retention had removed before the first plan is before the start, and no gap.
+    # Records that retention removed before the first plan are before the start, so they are not a gap.
     is_kept = at_ms >= now_ms - int(retention.total_seconds() * 1000)
     return ShardPosition.at_timestamp(at_ms).caught_up(at_ms if is_kept else now_ms)
 
@@ -215,7 +217,7 @@ def _assign(
 
 
 def _write_copy(coordinator: Coordinator, topic: str, before: SlotMap | None, slot_map: SlotMap, version: int) -> None:
-    """Write the copy, together with what other plans have written into it."""
+    """Write the copy, merged with the assignments that other plans have written to it."""
     while before is None or slot_map.assignments.keys() - before.assignments.keys():
         if write_slot_map_copy(coordinator.session, coordinator.paths, topic, slot_map, version) is not None:
             return

@@ -2,9 +2,9 @@
 
 An object is cut at `upload.max_bytes`, or when its oldest record is `upload.max_age` old, as for Kafka. It is also cut
 when a shard has ended, because its children may start only when its end is committed; and when the committed checkpoint
-is so old that it would soon no longer prove that retention has deleted nothing.
+becomes too old to prove that retention has deleted no record.
 
-The shards that are furthest behind are read first, so that each of them advances when the time slice is short.
+The shards with the oldest positions are read first, so that each shard advances even if time slices are short.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ class SlotFetch:
         assigned: int,
         forgotten: Collection[str] = (),
     ) -> None:
-        """`shards`: those to read, and where each continues. `assigned`: how many the slot has, ended ones included.
+        """`shards`: the shards to read, and where each continues.
 
-        `forgotten`: what the next checkpoint need not name.
+        `assigned`: the number of shards of the slot, including ended ones.
+
+        `forgotten`: shards that the next checkpoint leaves out.
         """
         assert position.committed.checkpoint is not None
         self._target, self._reader, self._shards, self._assigned = target, reader, shards, assigned
@@ -82,14 +84,14 @@ class SlotFetch:
             self._record_slot_read(slot_read)
 
     def _record_slot_read(self, slot_read: SlotRead) -> None:
-        """Store how far the slot is read. No commit depends on it, so an error is logged."""
+        """Store the time up to which the slot is read. No commit depends on it, so an error is only logged."""
         try:
             self._target.services.coordinator.record_slot_read(self._target.tp, slot_read)
         except WaybillError as error:
             logger.warning("%s", error)
 
     def _find_slot_read(self, *, is_due: bool) -> SlotRead | None:
-        """Return how far the slot is read. None if a shard was never read, or all have ended."""
+        """Return the time up to which the slot is read; None if a shard was never read, or all have ended."""
         current = self._object.checkpoint
         positions = [current.position(each) or start for each, start in self._shards.items()]
         times = [each.caught_up_ms for each in positions if not each.is_ended]
@@ -136,9 +138,9 @@ class SlotFetch:
         return has_cut
 
     def _proven(self, shard_id: str, position: ShardPosition) -> ShardPosition:
-        """Return a position, at a shard's end with the last time at which the shard was known to be open.
+        """Return a position. At a shard's end, it has the last time at which the shard was known to be open.
 
-        The shard's children began after that time. So it tells whether retention may have passed their first records.
+        The shard's children began after that time. So it shows whether retention may have deleted their first records.
         """
         if not position.is_ended:
             return position
@@ -154,7 +156,7 @@ class SlotFetch:
         return current.has_ended_shards or self._is_proof_old(now_ms)
 
     def _is_proof_old(self, now_ms: int) -> bool:
-        """Return whether a shard is read further than the committed checkpoint proves, by a part of the retention."""
+        """Return whether a shard's committed checkpoint is older than its read position by a part of the retention."""
         limit_ms = now_ms - self._reader.retention // timedelta(milliseconds=1) // _PROOF_PARTS
         before, after = self._object.before, self._object.checkpoint
         for shard_id, position in after.positions.items():

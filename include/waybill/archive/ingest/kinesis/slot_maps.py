@@ -1,7 +1,7 @@
-"""The slot maps of one run: which slot archives which shard, as ZooKeeper and the archive say.
+"""The slot maps of one run: which slot archives which shard, from ZooKeeper and the archive.
 
-The archive decides (`shard_starts`). ZooKeeper's copy saves reading it, and is read again from the archive where it
-differs.
+The archive decides (`shard_starts`). ZooKeeper has a copy, so that the archive is rarely read; if the copy differs, the
+map is read from the archive.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SlotMaps:
         self._maps: dict[str, SlotMap] = {}
 
     def of(self, topic: str) -> SlotMap:
-        """Return the slot map as ZooKeeper has it; without that, as the archive has it."""
+        """Return the slot map from ZooKeeper; if it has none, from the archive."""
         if topic not in self._maps:
             stored = read_slot_map_copy(self._coordinator.session, self._coordinator.paths, topic)
             self._maps[topic] = stored.slot_map or self._read_archived(topic)
@@ -47,13 +47,13 @@ class SlotMaps:
         return self.of(topic)
 
     def check_assignments(self, tp: TopicPartition, unread: Collection[Assignment]) -> None:
-        """Before shards are read for the first time: read the map from the archive, unless it has these assignments."""
+        """Before shards are read for the first time, read the map from the archive, unless it has these assignments."""
         if any(self._stored(tp.topic, each.shard_id) != each for each in unread):
             logger.warning("%s: the slot map in ZooKeeper differs from the archive, which is read instead", tp)
             self._maps[tp.topic] = self._read_archived(tp.topic)
 
     def check_owned(self, tp: TopicPartition, checkpoint: Checkpoint) -> None:
-        """Raise `ShardNotOwned` if the archive says that another slot, or none, archives a shard of a checkpoint."""
+        """Raise `ShardNotOwned` if, by the archive, another slot or no slot archives a shard of a checkpoint."""
         generation = self._stream.generation
         self._maps[tp.topic] = check_checkpoint(
             self._store, self.of(tp.topic), tp.topic, generation, tp.partition, checkpoint
@@ -66,7 +66,7 @@ class SlotMaps:
         list_shards: Callable[[], ShardListing],
         clock: Callable[[], float],
     ) -> SlotMap:
-        """Give slots to the shards that may be read now and have none. Return the map. Raises `StreamRecreated`."""
+        """Assign slots to the readable shards that have none. Return the map. Raises `StreamRecreated`."""
         extended = extend_map(
             self._store,
             self._coordinator,

@@ -14,7 +14,7 @@ from waybill.services.store import Store
 
 
 class SlotObject(RecordBatchObject):
-    """The object that starts at `name.first_offset`, where the slot has archived up to `before`."""
+    """The object that starts at `name.first_offset`. `before`: the checkpoint at its start."""
 
     def __init__(
         self,
@@ -40,7 +40,10 @@ class SlotObject(RecordBatchObject):
         return False
 
     def append(self, batches: bytes) -> None:
-        """Take batches that Waybill has encoded with offsets from 0 on. They get the object's next offsets."""
+        """Take batches that Waybill has encoded with offsets from 0 on.
+
+        The method gives them the object's next offsets.
+        """
         data = memoryview(framing.with_offsets_from(batches, self.next_offset))
         self.begin_chunk(data)
         for frame in framing.frames(data, where=self.key):

@@ -1,4 +1,4 @@
-"""What a slot reads of its shards: the answers of GetRecords, as record batches."""
+"""Read the shards of a slot: the answers of GetRecords, as record batches."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class SlotAnswer:
     """One answer of GetRecords, as record batches."""
 
     batches: bytes
-    """The record batches of its records, one behind the other, with offsets from 0 on; b'' without a record."""
+    """The record batches of its records, concatenated, with offsets from 0 on; b'' if there are no records."""
     position: ShardPosition
-    """The position behind it."""
+    """The position after the answer."""
     size_bytes: int
     """The size of the answer's records."""
 
@@ -43,7 +43,7 @@ class SlotReader:
         """How long Kinesis keeps a record."""
 
     def read(self, shard_id: str, position: ShardPosition) -> Generator[SlotAnswer, None, None]:
-        """Yield what a shard holds behind a position, up to its tip or its end."""
+        """Yield the records of a shard after a position, up to its tip or its end."""
         reader = ShardReader(self._kinesis, self._address, shard_id, now=self._clock.wall)
         with closing(reader.read(position)) as reads:
             for read in reads:

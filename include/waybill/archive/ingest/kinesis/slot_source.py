@@ -1,10 +1,10 @@
-"""Kinesis as ingest sees it: slots, which are topic-partitions, and the shards that each of them archives.
+"""Kinesis as a source of ingest: slots, which are topic-partitions, and the shards that each slot archives.
 
 A slot of a Kinesis stream takes the place of a topic-partition of Kafka. Waybill counts its offsets, so the log of a
-slot ends where it is archived. The commit protocol is the same. What differs is here and in `slot_fetching`.
+slot ends where it is archived. The commit protocol is the same. The differences are here and in `slot_fetching`.
 
-An object in S3 decides once which slot archives a shard (`shard_starts`). So two slots never read one shard, whatever
-ZooKeeper loses and however long a lane was frozen.
+An object in S3 decides once which slot archives a shard (`shard_starts`). So two slots never read the same shard, even
+if ZooKeeper loses data or a lane was frozen for a long time.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ logger = logging.getLogger(__name__)
 
 _LISTINGS = 3
 _UNKNOWN_END = 1 << 62
-"""Stands for the end of a slot's log, which is not known: Kinesis does not count records."""
+"""Stands for the end of a slot's log, which is unknown: Kinesis does not count records."""
 
 
 class SlotSource:
     """The Kinesis streams of one stream of the config. Implements `waybill.archive.ingest.target.Source`.
 
-    Use it from one thread, for one run: it asks most things once.
+    Use it from one thread, for one run, since it caches most answers.
 
     Every method raises `KinesisUnavailable`, `StoreUnavailable` or `CoordinationUnavailable` when a service does not
     answer, and `ConfigError` when Kinesis refuses access.
@@ -88,14 +88,14 @@ class SlotSource:
 
     @property
     def connection(self) -> object:
-        return self  # each stream of Kinesis is asked alone, so that one that does not answer is refused alone
+        return self  # each Kinesis stream gets its own requests, so that a stream that does not answer is refused alone
 
     # --- what a source tells about topics, for plans and reports ---
 
     def describe_streams(self, streams: Mapping[str, Stream], *, assigns: bool = False) -> dict[str, StreamTopics]:
         """Return the Kinesis streams of the stream, whose partitions are the slots that have shards to read.
 
-        `assigns`: give slots to new shards whose parents are archived. A stream that cannot be read is refused.
+        `assigns`: assign slots to new shards whose parents are archived. A stream that cannot be read is refused.
         """
         found = {}
         for name in streams:
@@ -122,7 +122,7 @@ class SlotSource:
         try:
             slot_map = self._give_slots(topic) if assigns else self._maps.find(topic)
         except StreamRecreated as stop:
-            # The lanes record it for each slot.
+            # The lanes record this state for each slot.
             logger.warning("%s", stop)
             slot_map = self._maps.of(topic)
         if slot_map is None:
@@ -140,7 +140,7 @@ class SlotSource:
         return Topic(name, creation_id(description), tuple(range(self._stream.kinesis.slots)))
 
     def offsets(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        """Return the range `[0, committed offset)` of each slot: what is known of its log."""
+        """Return the range `[0, committed offset)` of each slot: the known part of its log."""
         tps = list(tps)
         committed = self._coordinator.read_all_committed(tps)
         return {tp: LogRange(0, committed[tp].committed_offset if tp in committed else 0) for tp in tps}
@@ -152,11 +152,11 @@ class SlotSource:
         return {}
 
     def describe_partitions(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, PartitionState]:  # noqa: ARG002
-        """Return nothing: `describe` asks Kinesis once for all slots of a stream."""
+        """Return nothing: `describe` sends one request for all slots of a stream."""
         return {}
 
     def estimate_bytes(self, log_range: LogRange | None, committed: CommittedOffset | None) -> int:  # noqa: ARG002
-        """Return as much as the last time, since no end is known."""
+        """Return the estimate of the last run, since no end is known."""
         return 0 if committed is None else committed.object_bytes
 
     def description(self, topic: str) -> StreamDescription:
@@ -172,15 +172,15 @@ class SlotSource:
         return ShardReader(self._kinesis, self._address(topic), shard_id, max_records=max_records)
 
     def archived_to_ms(self) -> int | None:
-        """Return the time (epoch ms) of arrival up to which all records are archived that have not left Kinesis.
+        """Return the arrival time (epoch ms) up to which all records that are still in Kinesis are archived.
 
-        None if it is not known: a shard has no slot yet, or a slot was not read since it was given its last shard.
+        None if it is unknown: a shard has no slot yet, or a slot was not read since its last shard was assigned.
         """
         times = [self._clock.now_ms()]
         for name in self._names():
             if self._describe(name) is None:
                 continue
-            # In this order: a shard that is listed had its slot before the slot's last read was asked for.
+            # List the shards first: then a listed shard had its slot before the slot's last read is requested.
             slot_map = self._maps.find(name)
             reads = [] if slot_map is None else self._reads_of_open_slots(name, slot_map)
             listed = self._kinesis.list_shards(self._address(name), fresh=True)
@@ -193,7 +193,10 @@ class SlotSource:
         return min(times)
 
     def _reads_of_open_slots(self, topic: str, slot_map: SlotMap) -> list[tuple[int, SlotRead | None]]:
-        """Return how far each slot is read. A slot whose shards have all ended is left out: no lane reads it."""
+        """Return the time up to which each slot is read.
+
+        Slots whose shards have all ended are left out: no lane reads them.
+        """
         checkpoints = self._maps.checkpoints(topic, slot_map.slots)
         tps = [
             TopicPartition(topic, slot)
@@ -250,9 +253,10 @@ class SlotSource:
         return summary.slot_state.checkpoint
 
     def check_log(self, target: ArchiveTarget, position: Position) -> None:
-        """Raise a named stop unless Kinesis still has every record behind the committed checkpoint.
+        """Raise a named stop unless Kinesis still has every record after the committed checkpoint.
 
-        Raises `StreamRecreated`, or `RecordsExpired` with the checkpoint at which an accepted gap lets ingest go on.
+        Raises `StreamRecreated`, or `RecordsExpired` with the checkpoint at which ingest continues after the gap is
+        accepted.
         """
         tp, now_ms = target.tp, target.clock.now_ms()
         description = self._existing(tp.topic)
@@ -278,7 +282,7 @@ class SlotSource:
     def put_gap_marker(
         self, target: ArchiveTarget, position: Position, gap: Gap, stop: RetentionGap
     ) -> tuple[BackupName, str]:
-        """Create the marker with the checkpoint behind the gap, unless an object of its name exists."""
+        """Create the marker with the checkpoint after the gap, unless an object of its name exists."""
         assert isinstance(stop, RecordsExpired)  # `check_log` raises no other gap
         before = position.committed.checkpoint or Checkpoint()
         marker = new_slot_object(target, gap.first_offset, position.topic_id, before, {GAP_METADATA_KEY: gap.kind})
@@ -293,8 +297,8 @@ class SlotSource:
     def open_fetch(self, target: ArchiveTarget, position: Position) -> SlotFetch:
         """Begin a pass over the shards of a slot that have not ended. Raises `ShardNotOwned`.
 
-        Before a shard is read for the first time, the archive must say that it is the slot's. If it says something
-        else than the map in ZooKeeper, the map is read from the archive.
+        Before a shard is read for the first time, the archive must show that it belongs to the slot. If the archive and
+        the map in ZooKeeper differ, the map is read from the archive.
         """
         tp, committed = target.tp, position.committed
         checkpoint = committed.checkpoint or Checkpoint()
@@ -327,11 +331,11 @@ class SlotSource:
     # --- Kinesis ---
 
     def _give_slots(self, topic: str) -> SlotMap:
-        """Give slots to the shards that may be read now and have none. Return the map."""
+        """Assign slots to the readable shards that have none. Return the map."""
         return self._maps.extend(topic, start_of(self._stream), lambda: self._list(topic), self._clock.wall)
 
     def _list(self, topic: str) -> ShardListing:
-        """List the shards of a Kinesis stream that is the same before and after."""
+        """List the shards of a Kinesis stream, and check that the stream was not created again in between."""
         address = self._address(topic)
         for _ in range(_LISTINGS):
             before = self._kinesis.describe(address)
@@ -386,21 +390,21 @@ def connect_slots(
 
 
 def slots_of(source: Source) -> SlotSource:
-    """Return the source of a stream of Kinesis as what it is. Raises `ConfigError` for a stream of Kafka."""
+    """Return the source of a Kinesis stream as a `SlotSource`. Raises `ConfigError` for a stream of Kafka."""
     if not isinstance(source, SlotSource):
         raise ConfigError("this works for streams of Kinesis, and the stream has `source: kafka`")
     return source
 
 
 def start_of(stream: Stream) -> StreamStart:
-    """Return where the archive of a Kinesis stream begins, as the config says."""
+    """Return where the archive of a Kinesis stream begins, according to the config."""
     if isinstance(stream.start, datetime):
         return StreamStart(PositionKind.AT_TIMESTAMP, int(stream.start.timestamp() * 1000))
     return StreamStart() if stream.start.is_earliest else StreamStart(PositionKind.AT_TIMESTAMP)
 
 
 def creation_id(description: StreamDescription) -> str:
-    """Return what identifies a Kinesis stream: one that is deleted and created again has another creation time."""
+    """Return an id of a Kinesis stream: a stream that is deleted and created again has another creation time."""
     return f"{description.arn}@{description.created_ms}"
 
 

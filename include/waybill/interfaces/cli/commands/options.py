@@ -12,7 +12,7 @@ from waybill.interfaces.operations.declaration import Parameter
 
 
 class LedgerBy(StrEnum):
-    """What a ledger has a line for."""
+    """The subject of a line in a ledger."""
 
     TOPIC_PARTITION = "topic-partition"
     DAY = "day"

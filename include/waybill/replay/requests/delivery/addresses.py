@@ -1,14 +1,14 @@
-"""Which addresses a webhook may have, and the lookup that finds them.
+"""The addresses that are allowed for a webhook, and the lookup of a host's addresses.
 
-A requester chooses the URL, and the worker that sends to it stands inside of the network. So a URL must not reach what
+A requester chooses the URL, and the worker that sends to it is inside the network. So a URL must not reach servers that
 only the network protects: an address is refused unless it is global unicast, or in a network that the config allows.
 
 Only addresses are checked, never the spelling of a host: the system's resolver turns `0x7f.1`, `2130706433` and a name
 that an attacker controls into addresses, and those are compared. An IPv6 address that carries an IPv4 address to which
 a gateway would forward (6to4, NAT64, ISATAP) is checked for both. A mapped one is the IPv4 address. Teredo is refused.
 
-The caller connects to an address that `find_addresses` returned, and does not look the name up again, so that a name
-which changes in between (DNS rebinding) gains nothing.
+The caller connects to an address that `find_addresses` returned, and does not look the name up again, so a name that
+changes in between (DNS rebinding) cannot bypass the check.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ class HostUnknown(OSError):
 
 
 def refusal_of(address: Address, allowed: Iterable[Network] = ()) -> str | None:
-    """Return why a webhook may not have this address, or None if it may. `allowed`: networks that the config allows."""
+    """Return why this address is not allowed for a webhook; None if it is allowed.
+
+    `allowed`: networks of the config.
+    """
     networks = tuple(allowed)
     shown = str(address)
     if isinstance(address, IPv6Address) and address.scope_id is not None:
@@ -98,10 +101,10 @@ def refusal_of(address: Address, allowed: Iterable[Network] = ()) -> str | None:
 def find_addresses(
     host: str, port: int, allowed: Iterable[Network], timeout_seconds: float, lookup: Lookup | None = None
 ) -> tuple[Address, ...]:
-    """Return the addresses of a host, all of which a webhook may have, in the resolver's order.
+    """Return the addresses of a host in the resolver's order; all of them are allowed.
 
-    Raises `ReplayRefused` if one of them is refused: a name that has such an address beside others is no accident.
-    Raises `HostUnknown` if the lookup finds none within `timeout_seconds`.
+    Raises `ReplayRefused` if one of them is refused: a name with an allowed and a refused address is probably an
+    attack. Raises `HostUnknown` if the lookup finds none within `timeout_seconds`.
     """
     networks = tuple(allowed)
     texts = _within(timeout_seconds, lambda: (lookup or _system_lookup)(host, port), host)
@@ -124,7 +127,7 @@ def _is_spelled(host: str, address: Address) -> bool:
 
 
 def _is_in(address: Address, networks: Iterable[Network]) -> bool:
-    # An address is never in a network of the other version.
+    # An IPv4 address is never in an IPv6 network, nor the reverse.
     return any(address in network for network in networks)
 
 
@@ -156,13 +159,13 @@ def _system_lookup(host: str, port: int) -> Sequence[str]:
 
 
 def _within(timeout_seconds: float, work: Callable[[], Sequence[str]], host: str) -> Sequence[str]:
-    """Return what `work` returns. `getaddrinfo` has no timeout, so a thread that may be left behind calls it."""
+    """Run `work` in a thread, which may be abandoned, since `getaddrinfo` has no timeout. Return the result."""
     answers: queue.SimpleQueue[Sequence[str] | Exception] = queue.SimpleQueue()
 
     def run() -> None:
         try:
             answers.put(work())
-        except Exception as error:  # handed to the caller's thread
+        except Exception as error:  # raised again in the caller's thread
             answers.put(error)
 
     threading.Thread(target=run, name="webhook-lookup", daemon=True).start()

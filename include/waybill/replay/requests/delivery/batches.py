@@ -1,8 +1,8 @@
 """Batches of messages for webhooks: how they are cut, encoded and named.
 
 Where a batch ends follows from the messages and the limits alone, not from time. So a worker that starts again at the
-end of a delivered batch cuts the same ones, and each has the same `Idempotency-Key` as before. With other limits they
-are cut elsewhere, and have other keys: nothing is skipped, and receivers may see some messages again.
+end of a delivered batch makes the same batches, and each has the same `Idempotency-Key` as before. With other limits,
+batches end elsewhere and have other keys: no message is skipped, and receivers may get some messages again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class Batch:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for the same messages of the same request, whoever sends them, and no other batch's."""
+        """The key is the same for the same messages of the same request, whichever worker sends them.
+
+        No other batch has it.
+        """
         places = "\n".join(message.place for message in self.messages)
         return f"{self.request_id}-{self.number}-{hashlib.sha256(places.encode()).hexdigest()[:16]}"
 
@@ -61,8 +64,8 @@ def cut_batches(
 ) -> Iterator[Batch]:
     """Yield the messages in batches, in order, numbered from `first_number`.
 
-    A batch has up to `max_messages`, and up to `max_bytes` of their JSON. A message that alone is larger makes a batch
-    of its own.
+    A batch has up to `max_messages` messages, and up to `max_bytes` of their JSON. A larger message is a separate
+    batch.
     """
     number = first_number
     taken: list[ReplayedMessage] = []

@@ -1,4 +1,4 @@
-"""A circuit breaker: a target that keeps failing is left alone for a while.
+"""A circuit breaker: a target that keeps failing gets no requests for some time.
 
     closed ──`limit` failures in a row──▶ open ──its pause is over──▶ one trial ──success──▶ closed
                                            ▲                              │
@@ -19,18 +19,18 @@ LONGEST_PAUSE_MS = 15 * 60_000
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """How a target has answered last. Times are epoch ms."""
+    """The recent answers of a target. Times are epoch ms."""
 
     limit: int
     """After how many failures in a row the breaker opens; at least 1."""
     failures: int = 0
-    """How many there were since the last success."""
+    """The number of failures since the last success."""
     pause_ms: int = 0
     """The pause that began last; 0: the breaker is closed."""
     open_until_ms: int = 0
 
     def wait_ms(self, now_ms: int) -> int:
-        """Return how long the target is to be left alone, in ms; 0: it may get a request."""
+        """Return how long to wait before the next request to the target, in ms; 0: send it now."""
         # A clock that was set back must not keep the breaker open for longer than its pause.
         return min(max(self.open_until_ms - now_ms, 0), self.pause_ms)
 
@@ -58,9 +58,9 @@ class Breaker:
 
     @classmethod
     def of(cls, limit: int, document: Mapping[str, Any] | None) -> Breaker:
-        """Return the state of a document, or a closed breaker for None and for what another Waybill wrote.
+        """Return the state in a document; a closed breaker for None, or for a document of another version of Waybill.
 
-        The state only saves the target requests, so one that cannot be read is no reason to stop.
+        The state only protects the target from requests, so Waybill goes on without a state that it cannot read.
         """
         if document is None or document.get("v") != 1:
             return cls(limit)

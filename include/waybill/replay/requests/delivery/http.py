@@ -5,8 +5,8 @@ answer is never larger than what came over the network. Its network backend is r
 
 - looks the host up once for a connection, checks its addresses, and connects to one of these. The URL keeps the name,
   so the header `Host`, the server name of TLS and the check of the certificate are those of the name;
-- counts all waiting for one request together, from the name lookup to the last byte of the answer. httpcore's own
-  timeouts hold for each read, and a receiver that sends a byte a second would never reach them.
+- limits the total time of one request, from the name lookup to the last byte of the answer. httpcore's own timeouts
+  apply to each read, so a receiver that sends one byte per second would never exceed them.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class ReceiverAnswer:
-    """What a receiver answered, read up to a limit."""
+    """The answer of a receiver, read up to a limit."""
 
     status: int
     headers: Mapping[str, str]
-    """Lower-case names; of repeated ones the last."""
+    """Names are in lower case; of a repeated header, the last value."""
     body: bytes
     is_cut: bool
     """Whether the body is longer than the limit; the rest was not read."""
 
 
 class NoAnswer(Exception):
-    """The receiver was not reached, or its answer is not whole. Whether it got the request is unknown."""
+    """The receiver was not reached, or its answer is incomplete. It is unknown whether it got the request."""
 
 
 class _Deadline:
@@ -62,7 +62,7 @@ class _Deadline:
 
 
 class _TimedStream(httpcore.NetworkStream):
-    """A connection whose every wait ends at the deadline."""
+    """A connection on which every wait ends at the deadline."""
 
     def __init__(self, stream: httpcore.NetworkStream, deadline: _Deadline) -> None:
         self._stream = stream
@@ -72,7 +72,7 @@ class _TimedStream(httpcore.NetworkStream):
         return self._stream.read(max_bytes, self._deadline.remaining())
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002 - httpcore passes it
-        # In pieces: the timeout of a write holds for each call of send, of which a large buffer needs many.
+        # Send in pieces: the timeout of a write applies to each call of send, and a large buffer needs many calls.
         view = memoryview(buffer)
         for start in range(0, len(view), 1 << 16):
             self._stream.write(bytes(view[start : start + (1 << 16)]), self._deadline.remaining())
@@ -114,7 +114,7 @@ class _CheckedNetwork(httpcore.NetworkBackend):
         found = find_addresses(host, port, self._allowed, self._deadline.remaining(), self._lookup)
         failures: list[str] = []
         for position, address in enumerate(found):
-            # A part of the time for each, so that one silent address does not hide the next.
+            # Each address gets a part of the time, so that a silent address does not prevent the use of the next one.
             seconds = self._deadline.remaining() / (len(found) - position)
             try:
                 stream = self._network.connect_tcp(str(address), port, seconds, local_address, socket_options)
@@ -126,7 +126,7 @@ class _CheckedNetwork(httpcore.NetworkBackend):
 
 
 class WebhookClient:
-    """Posts to one URL. Connections are kept between requests. Not for several threads at once."""
+    """Posts to one URL. Connections are kept between requests. Not thread-safe."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class WebhookClient:
         lookup: Lookup | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """`allowed`: private networks that are not refused. `tls`: default, the system's CAs.
+        """`allowed`: private networks that are not refused. `tls`: by default, the CAs of the system.
 
         Raises `ReplayRefused` if `url` is none of http or https.
         """
@@ -176,8 +176,8 @@ class WebhookClient:
     def post(self, body: bytes, headers: Mapping[str, str]) -> ReceiverAnswer:
         """Send a request with this body, and return the answer.
 
-        Raises `NoAnswer` if there is none within the time, or only a part of one; `ReplayRefused` if the host has an
-        address that is not allowed.
+        Raises `NoAnswer` if there is no complete answer in time; `ReplayRefused` if the host has an address that is not
+        allowed.
         """
         self._deadline.start(self._timeout_seconds)
         fields = [
@@ -211,7 +211,7 @@ class WebhookClient:
         for chunk in response.iter_stream():
             found += chunk
             if len(found) > self._max_answer_bytes:
-                # Leaving the context closes the connection, whatever else is on its way.
+                # Leaving the context closes the connection, also if there are unread bytes.
                 return bytes(found[: self._max_answer_bytes]), True
         return bytes(found), False
 

@@ -1,12 +1,12 @@
-"""Delivery to a Kafka topic that others write to as well, each message exactly once.
+"""Delivery of each message exactly once to a Kafka topic, to which other producers may write too.
 
-A request has a producer id of its own, which is stored before the first message is sent. The sequence number of a
-message is its position among the request's messages for its target partition. So the leader refuses what it has
-already, from a retry, a worker that was believed dead, or a rival (KIP-98).
+Each request has its own producer id, which is stored before the first message is sent. The sequence number of a message
+is its position among the request's messages for its target partition. So the leader refuses messages that it already
+has from a retry, a worker that seemed dead, or a rival (KIP-98).
 
-After a restart, the target's log says what it has: the state holds an offset from which on batches of the request may
-follow, and the headers of the log from there on show the last sequence number. Messages before it are not sent again.
-What this relies on: the messages of a request come in the same order each time they are read, and go to the same
+After a restart, the target's log shows which messages it has: the state holds an offset after which batches of the
+request may follow, and the headers of the log from there on show the last sequence number. Messages up to it are not
+sent again. Assumption: the messages of a request come in the same order each time they are read, and go to the same
 partitions.
 
 Limits: the leader forgets a producer id that has sent nothing for `producer.id.expiration.ms` (default: a day), and
@@ -36,7 +36,7 @@ from waybill.services.kafka.batch_producer import Batches, BatchRefused, OutOfSe
 from waybill.services.kafka.target import Operation, TargetCluster, TargetTopic
 
 _BATCH_BYTES = 512 << 10
-"""Keys and values of a batch, if the topic allows so much."""
+"""The bytes of keys and values in a batch, if the topic allows this size."""
 _RIVAL_SECONDS = 5.0
 _MAX_BATCH_CONFIG = "max.message.bytes"
 _DEFAULT_MAX_BATCH_BYTES = 1 << 20
@@ -44,12 +44,12 @@ _SEQUENCES = 1 << 31
 
 
 class Wording(NamedTuple):
-    """How errors name what is delivered, and what a person does when it cannot go on."""
+    """The texts of errors: the name of the delivery, and what a person can do when it cannot go on."""
 
     name: str
     remedy: str
     retry: str
-    """What to do after the topic was changed back."""
+    """What a person does after the topic was changed back."""
 
 
 _REQUEST = Wording("request", "request again", "request again")
@@ -68,9 +68,9 @@ class TopicDelivery:
         only_partition: int | None = None,
         wording: Wording = _REQUEST,
     ) -> None:
-        """`state`: that of the worker before; None at the first time.
+        """`state`: the state of the previous worker; None at first.
 
-        `keep_claim` is called while the target's log is read, which can take long where others write much. With
+        `keep_claim` is called while the target's log is read, which can take long if others write a lot. With
         `only_partition`, all messages go to that partition, whatever their keys.
         """
         self._target, self._topic, self._keep_claim = target, topic, keep_claim
@@ -84,11 +84,11 @@ class TopicDelivery:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the next worker needs, as JSON."""
+        """The state for the next worker, as JSON."""
         return copy.deepcopy({**self._state, "counts": self._counts, "there": self._there})
 
     def prepare(self) -> None:
-        """Get a producer id and describe the topic, the first time; later, find out what the target has.
+        """The first time, get a producer id and describe the topic; later, find the messages that the target has.
 
         Raises `ReplayRefused` if the topic does not exist, or is not the one that the request began with.
         """
@@ -118,9 +118,9 @@ class TopicDelivery:
         return f"has {size_bytes:,} bytes, and the topic took {limit:,} ({_MAX_BATCH_CONFIG}) at the beginning"
 
     def deliver(self, messages: Sequence[ReplayedMessage]) -> list[Rejection]:
-        """Deliver messages, which follow those before, and return those that are too large for the topic.
+        """Deliver the next messages, and return those that are too large for the topic.
 
-        When it returns, all in-sync replicas have them. Raises `TargetUnavailable`, `ReplayRefused`,
+        When this method returns, all in-sync replicas have the messages. Raises `TargetUnavailable`, `ReplayRefused`,
         `KafkaUnavailable` or `ConfigError`.
         """
         rejections: list[Rejection] = []
@@ -138,7 +138,7 @@ class TopicDelivery:
             for number in waiting:
                 self._flush(number)
         except BaseException:
-            self._counts, self._there = counts, there  # the state of the messages before these
+            self._counts, self._there = counts, there  # the state after the previous messages
             for number in waiting:
                 self._target.producer.forget(TopicPartition(self._topic, number))
             raise
@@ -155,7 +155,7 @@ class TopicDelivery:
             "producer_epoch": producer.epoch,
             "max_batch_bytes": int(topic.config.get(_MAX_BATCH_CONFIG, _DEFAULT_MAX_BATCH_BYTES)),
             "ends": ends,
-            "before": [0] * topic.partitions,  # how many messages of the request are before each of `ends`
+            "before": [0] * topic.partitions,  # the number of the request's messages before each of `ends`
         }
         self._counts, self._there = [0] * topic.partitions, [0] * topic.partitions
 
@@ -166,7 +166,7 @@ class TopicDelivery:
                 f"{self._wording.remedy}",
                 "target.topic",
             )
-        # With `only_partition`, keys choose no partition, so partitions that were added change nothing.
+        # With `only_partition`, keys do not choose the partition, so added partitions change nothing.
         if topic.partitions != len(self._counts) and self._only_partition is None:
             raise ReplayRefused(
                 f"topic {self._topic!r} has {topic.partitions} partitions now, and had {len(self._counts)}, so keys "
@@ -180,7 +180,7 @@ class TopicDelivery:
         return [found[tp].end for tp in tps]
 
     def _count_there(self, number: int) -> int:
-        """Return how many messages of the request a partition has, and remember where its log ends now."""
+        """Return how many messages of the request a partition has, and store its current log end offset."""
         tp, count = TopicPartition(self._topic, number), max(self._counts[number], self._there[number])
         self._target.producer.begin(tp)
         log_range = self._target.log.offsets([tp])[tp]
@@ -194,7 +194,7 @@ class TopicDelivery:
             )
         sequence = self._last_sequence(tp, begin, log_range.end)
         before = self._state["before"][number]
-        # Sequence numbers begin again after 2^31 - 1. The last worker was ahead by less than half of that.
+        # Sequence numbers begin again after 2^31 - 1. The last worker was ahead by less than half of this range.
         ahead = before - count if sequence is None else (sequence + 1 - count) % _SEQUENCES
         if log_range.end < begin or not 0 <= ahead < _SEQUENCES // 2:
             raise ReplayRefused(
@@ -213,7 +213,7 @@ class TopicDelivery:
                 self._keep_claim()
                 for frame in chunk.frames:
                     header = frame.header
-                    # The log cleaner keeps the last batch of each producer, if need be without its messages.
+                    # The log cleaner keeps the last batch of each producer, if necessary without its messages.
                     if (header.producer_id, header.producer_epoch) == self._producer and not header.is_control:
                         found = (header.base_sequence + header.last_offset_delta) % _SEQUENCES
         return found
@@ -292,7 +292,7 @@ def _encoded(messages: Sequence[ReplayedMessage], producer: Producer, position: 
 
 
 def _groups(messages: Sequence[ReplayedMessage], limit_bytes: int) -> list[list[ReplayedMessage]]:
-    """Return the messages in groups of at most so many bytes, about, or of one message."""
+    """Return the messages in groups of about the given size at most; a group has at least one message."""
     groups: list[list[ReplayedMessage]] = []
     size_bytes = 0
     for message in messages:

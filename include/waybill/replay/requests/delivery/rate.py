@@ -1,10 +1,10 @@
-"""A token bucket: how long to wait, so that a target gets no more requests a second than allowed."""
+"""A token bucket: limits the requests per second to a target."""
 
 from __future__ import annotations
 
 
 class TokenBucket:
-    """Up to `burst` tokens, of which `rate_per_second` are added each second. Each request takes one.
+    """Up to `burst` tokens, of which `rate_per_second` are added each second. Each request takes one token.
 
     In any span of `s` seconds, at most `burst + rate_per_second * s` requests are sent.
     """
@@ -17,9 +17,9 @@ class TokenBucket:
         self._tokens, self._at_seconds = burst, float("-inf")
 
     def take(self, now_seconds: float) -> float:
-        """Take a token, and return the seconds to wait before the request is sent: 0 if there was one.
+        """Take a token, and return the seconds to wait before the request is sent: 0 if a token was available.
 
-        The token is taken even if there is none, so several callers wait one after the other. `now_seconds` is a clock
+        The number of tokens can become negative, so several callers wait one after the other. `now_seconds` is a clock
         that does not go backwards; if it does, nothing is added.
         """
         elapsed = now_seconds - self._at_seconds

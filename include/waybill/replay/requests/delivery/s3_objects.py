@@ -4,12 +4,13 @@
     <prefix>/replays/<request>/part-00001.jsonl.gz      the messages that follow
     <prefix>/replays/<request>/manifest.json            the parts, when all are there
 
-What this relies on: the messages of a request come in the same order each time they are read. Part 0 begins at the
-first message, and each part where the one before it ends, so a part is a range of that order.
+Assumption: the messages of a request come in the same order each time they are read. Part 0 begins at the first
+message, and each other part where the previous one ends, so a part is a range of that order.
 
-Each part is created if absent, and S3 decides who was first. A worker that finds its part there, because it was killed
-before its cursor was stored, or because another one was faster, takes over how many messages that part has from its
-metadata, and goes on behind them. So it does not matter whether it would have cut or compressed them in the same way.
+Each part is created if absent, so S3 decides which worker was first. A worker may find that its part exists, because an
+earlier worker was killed before its cursor was stored, or because a rival was faster. Then it reads the number of
+messages in the part from its metadata, and continues after them. So it does not matter whether it would have divided or
+compressed the messages in the same way.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PART_BYTES = 64 << 20
 
 
 class Objects(Protocol):
-    """What is needed of `waybill.services.store.Store`."""
+    """The methods of `waybill.services.store.Store` that this module uses."""
 
     bucket: str
     prefix: str
@@ -60,13 +61,13 @@ class Objects(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExistingPart:
-    """A part that exists. The next one begins behind its messages."""
+    """A part that exists. The next part begins after its messages."""
 
     number: int
     key: str
     messages: tuple[ReplayedMessage, ...]
     was_there: bool
-    """Whether an earlier worker, or a rival, had created it."""
+    """Whether an earlier worker or a rival created it."""
 
 
 class RequestObjects:
@@ -89,7 +90,9 @@ class RequestObjects:
         return replay_manifest_key(self._store.prefix, self._request_id)
 
     def create_part(self, number: int, messages: list[ReplayedMessage], lines: list[bytes]) -> int | None:
-        """Create a part, unless it exists. Return None if it was created, else how many messages it has.
+        """Create a part, unless it exists.
+
+        Return None if it was created, else the number of messages in the existing part.
 
         Raises `DocumentDamaged` if the part that exists does not begin with the same message.
         """
@@ -132,7 +135,7 @@ class RequestObjects:
     def finish(self, part_count: int) -> dict[str, Any]:
         """Create the manifest, unless it exists, and return it.
 
-        `part_count`: how many parts the request has. A worker that was slower than another finds the same.
+        `part_count`: how many parts the request has. A slower worker finds the same manifest.
         """
         parts: list[dict[str, Any]] = []
         for number in range(part_count):
@@ -160,7 +163,7 @@ class RequestObjects:
     def links(self, endpoint: S3Endpoint, lifetime: timedelta) -> list[str]:
         """Return presigned URLs of the manifest and of all parts, in order, which anybody can read for `lifetime`.
 
-        They end earlier if the credentials that sign them do. They are secrets, so they are made when they are shown,
+        They expire earlier if the credentials that sign them do. They are secrets, so they are made only to be shown,
         and are not stored.
         """
         keys = [self.manifest_key, *self._part_keys()]
@@ -181,8 +184,8 @@ def deliver_objects(
 ) -> Iterator[ExistingPart]:
     """Create the parts of `messages`, numbered from `first_part`, and yield each when it exists.
 
-    The first message is the one behind part `first_part - 1`. Store the cursor behind each part that is yielded.
-    Raises `DocumentDamaged` if a part exists that cannot be of this delivery.
+    The first message is the one after part `first_part - 1`. Store the cursor after each part that is yielded. Raises
+    `DocumentDamaged` if a part exists that cannot be of this delivery.
     """
     source = iter(messages)
     pending: deque[tuple[ReplayedMessage, bytes]] = deque()
@@ -222,7 +225,7 @@ def _align(
     pending: deque[tuple[ReplayedMessage, bytes]],
     source: Iterator[ReplayedMessage],
 ) -> list[tuple[ReplayedMessage, bytes]]:
-    """Return the messages of the part that exists. What was taken beyond it waits for the next part."""
+    """Return the messages of the existing part. Messages that were read beyond it are kept for the next part."""
     pending.extendleft(reversed(taken[existing:]))
     taken = taken[:existing]
     if len(taken) < existing:
@@ -235,8 +238,8 @@ def _align(
 def _presign(endpoint: S3Endpoint, bucket: str, keys: list[str], lifetime: timedelta) -> list[str]:
     from botocore.config import Config
 
-    # A client of its own: botocore presigns with Signature Version 2 unless another one is named, and many stores, and
-    # objects encrypted with KMS, refuse that.
+    # A separate client: by default, botocore presigns with Signature Version 2, which many stores, and objects
+    # encrypted with KMS, refuse.
     client = s3_client(
         endpoint,
         Config(signature_version="s3v4", s3={"addressing_style": "path" if endpoint.endpoint_url else "auto"}),

@@ -1,23 +1,23 @@
-"""Duplicates within one replay request: messages whose id was delivered before, dropped exactly, across restarts.
+"""Drop duplicates within one replay request: messages with an id that was delivered before, also after a restart.
 
 A producer that repeats a send, or a job that runs twice, writes a message twice, at different offsets. The id is what
-the stream's deduplication compares; the caller computes it. What this module relies on: a request's messages come in
-the same order each time they are read, so "the first one" is always the same message.
+the stream's deduplication compares; the caller computes it. Assumption: a request's messages come in the same order
+each time they are read, so "the first one" is always the same message.
 
 **Exact.** For each id, the place (topic-partition and offset) of its first message is kept, not only its hash. So a
-message that is read again after a restart is recognized as that first one, and is delivered again or not as the cursor
-says; only another message with the id is a duplicate. For the same reason it does no harm when the stored state is
-ahead of the cursor, because a worker died in between, or because two workers stored theirs. Two different ids have the
+message that is read again after a restart is recognized as that first one, and the cursor decides whether it is
+delivered again; only another message with the id is a duplicate. For the same reason, the stored state may be ahead of
+the cursor, because a worker died in between, or because two workers stored their states. Two different ids have the
 same hash of 128 bits with a probability below 10^-26 for a million ids.
 
 **Bounded.** The first `limit` different ids of a request are kept. A message with an id that came later is never a
 duplicate. Removing the oldest ids instead would find more duplicates of a long request, but then a worker that starts
-again behind a state that is ahead would decide differently about some messages, and the exactly-once targets rely on
-the same decisions each time.
+with a state ahead of its cursor would decide differently about some messages, and the exactly-once targets rely on the
+same decisions each time.
 
-**Storing.** `changes()` returns what is new since the last call, for an object of its own, and `add_stored` reads such
-objects in the order of their names. Store the changes *before*
-the cursor, or duplicates of the messages in between are missed.
+**Storing.** `changes()` returns the new ids since the last call, which are stored as one object, and `add_stored` reads
+these objects in the order of their names. Store the changes *before* the cursor, or duplicates of the messages in
+between are missed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SeenIds:
         return len(self._places)
 
     def is_duplicate(self, message_id: bytes, topic_partition: TopicPartition, offset: int) -> bool:
-        """Return whether an earlier message has this id. If none has, remember it, unless there are `limit` ids."""
+        """Return whether an earlier message has this id. If not, store the id, unless there are `limit` ids already."""
         digest = hashlib.blake2b(message_id, digest_size=16).digest()
         place = (topic_partition.topic, topic_partition.partition, offset)
         first = self._places.get(digest)
@@ -68,7 +68,7 @@ class SeenIds:
         return False
 
     def changes(self) -> bytes | None:
-        """Return the ids since the last call, for `add_stored`; None if there are none."""
+        """Return the new ids since the last call, for `add_stored`; None if there are none."""
         if not self._changed:
             return None
         data = _encode(self._changed)
@@ -76,10 +76,10 @@ class SeenIds:
         return data
 
     def add_stored(self, stored: Iterable[tuple[str, bytes]]) -> None:
-        """Remember the ids of stored changes: pairs of a name, for errors, and the bytes.
+        """Add the ids of stored changes: pairs of a name (for errors) and the bytes.
 
-        Raises `DocumentDamaged` or `DocumentTooNew` for bytes that this Waybill cannot read. Nothing else detects
-        damage: a wrong place would make Waybill drop a message that is no duplicate.
+        Raises `DocumentDamaged` or `DocumentTooNew` for bytes that this version of Waybill cannot read. The check is
+        necessary: with a wrong place, Waybill would drop a message that is not a duplicate.
         """
         for name, data in stored:
             for digest, place in _decode(name, data):

@@ -7,11 +7,11 @@ somebody repeats.
 
 The answer to a challenge is the HMAC-SHA256 of `waybill-challenge-2:<token>:<url>`, with the URL of the receiver as the
 receiver itself knows it. The challenge does not contain the URL. So a server that forwards the challenge to a receiver
-with the key gets a proof for that receiver's URL, which is worth nothing for its own. The proof of earlier versions is
-the HMAC-SHA256 of `waybill-challenge:<token>`; it can be forwarded, and counts only if the config says so.
+with the key gets a proof for that receiver's URL, which is not valid for its own URL. The proof of earlier versions is
+the HMAC-SHA256 of `waybill-challenge:<token>`; it can be forwarded, and is accepted only if the config allows it.
 
-No signature can be taken for a proof, since signed texts begin with a digit, and no proof of one kind for one of the
-other.
+A signature cannot be used as a proof, since signed texts begin with a digit, and a proof of one kind cannot be used as
+one of the other kind.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Keys:
 
     current: bytes = field(repr=False)
     previous: bytes | None = field(default=None, repr=False)
-    """The key before, which signs too while receivers change."""
+    """The previous key, which also signs while receivers change to the new one."""
 
     @classmethod
     def of(cls, conn: Connection) -> Keys:
-        """Read a connection: its password is the key; `previous` in its extra is the one before.
+        """Read a connection: its password is the key; `previous` in its extra is the previous key.
 
-        Raises `ConfigError` if there is none, or if it is so short that it can be guessed.
+        Raises `ConfigError` if there is no key, or if it is so short that it can be guessed.
         """
         current = conn.require(conn.password, "password (the secret key of the signatures of webhooks)").encode()
         previous = conn.text("previous")
@@ -60,24 +60,24 @@ class Keys:
         return ",".join([f"t={at_seconds}", *(f"v1={_signature(key, at_seconds, body)}" for key in keys)])
 
     def proves(self, token: str, url: str, answer: str) -> bool:
-        """Return whether `answer` is that of the receiver at `url`, who knows one of the keys."""
+        """Return whether `answer` proves that the receiver at `url` knows one of the keys."""
         return self._is_mac_of(f"waybill-challenge-2:{token}:{url}", answer)
 
     def proves_without_url(self, token: str, answer: str) -> bool:
-        """Return whether `answer` is the one of earlier versions: of any receiver who knows one of the keys."""
+        """Return whether `answer` is a proof of earlier versions, by any receiver that knows one of the keys."""
         return self._is_mac_of(f"waybill-challenge:{token}", answer)
 
     def _is_mac_of(self, text: str, answer: str) -> bool:
         keys = [self.current] if self.previous is None else [self.current, self.previous]
         given = answer.strip().lower().encode("ascii", "replace")
-        # No early end, so that the time does not tell which key was nearly right.
+        # Compare all keys, so that the time does not reveal which key was nearly right.
         return any([hmac.compare_digest(given, _mac(key, text).encode()) for key in keys])  # noqa: C419
 
 
 def is_signed_by(
     keys: Sequence[bytes], header: str, body: bytes, now_seconds: float, tolerance_seconds: int = TOLERANCE_SECONDS
 ) -> bool:
-    """Return whether a request is signed with one of `keys`, not long ago: what a receiver checks first."""
+    """Return whether a request was recently signed with one of `keys`. A receiver checks this first."""
     times = re.findall(r"(?:^|,)t=([0-9]{1,12})(?=,|$)", header)
     given = re.findall(r"(?:^|,)v1=([0-9a-f]{64})(?=,|$)", header)[:_MAX_SIGNATURES]
     if len(times) != 1 or abs(now_seconds - int(times[0])) > tolerance_seconds:

@@ -1,7 +1,7 @@
-"""Delivering a request's messages step by step, to whichever target it has.
+"""Deliver the messages of a request step by step, to any kind of target.
 
-A step is done when the target has its messages: then the worker stores the cursor behind them. `open_delivery` returns
-the delivery of a request, which goes on where the stored state says.
+A step is done when the target has its messages: then the worker stores the cursor after them. `open_delivery` returns
+the delivery of a request, which continues from the stored state.
 """
 
 from __future__ import annotations
@@ -41,16 +41,19 @@ class DeliveryStep(NamedTuple):
     """Messages that are done: the target has each of them, or rejected it."""
 
     messages: int
-    """How many of the messages that follow the step before."""
+    """The number of messages after the previous step."""
     rejections: tuple[RejectedMessage, ...] = ()
 
 
 class Delivery(Protocol):
-    """The delivery of one request. Its methods raise `TargetUnavailable`, and `ReplayRefused` if it cannot go on."""
+    """The delivery of one request.
+
+    Its methods raise `TargetUnavailable`, or `ReplayRefused` if the delivery cannot go on.
+    """
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the next worker needs, as JSON. It belongs to the messages of the steps so far."""
+        """The state for the next worker, as JSON, after the messages of the previous steps."""
         ...
 
     def expected_messages(self) -> int:
@@ -58,7 +61,7 @@ class Delivery(Protocol):
         ...
 
     def steps(self, messages: Iterable[ReplayedMessage]) -> Iterator[DeliveryStep]:
-        """Deliver the messages, which follow those of the state, and yield what is done. Repeating it does no harm."""
+        """Deliver the messages after those of the state, and yield each finished step. The call can be repeated."""
         ...
 
     def finish(self) -> None:
@@ -76,9 +79,10 @@ def open_delivery(
     save: Callable[[dict[str, Any]], None],
     pause: Callable[[float], None],
 ) -> Iterator[Delivery]:
-    """Open the delivery of a request with the state of the worker before; `{}` at first.
+    """Open the delivery of a request with the state of the previous worker; `{}` at first.
 
-    `save` stores a state at once. `pause` waits for so many seconds, keeps the claim meanwhile, and may raise.
+    `save` stores a state at once. `pause` waits for a number of seconds, keeps the claim in the meantime, and may
+    raise.
 
     Raises `ReplayRefused` or `ConfigError` when there can be no delivery.
     """
@@ -142,7 +146,7 @@ class _WebhookDelivery:
             yield DeliveryStep(len(batch.messages), rejections)
 
     def finish(self) -> None:
-        """Do nothing: a webhook has all messages by then."""
+        """Do nothing: the webhook already has all messages."""
 
 
 class _ObjectDelivery:

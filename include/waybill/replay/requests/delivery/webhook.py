@@ -1,22 +1,22 @@
 """Delivery to a webhook: challenge, signed batches, retries, rejections.
 
 At least once. A receiver that has a batch, and whose answer is lost, gets the batch again, with the same
-`Idempotency-Key`. A batch counts as delivered when the receiver answered a 2xx status, and its answer was whole or
-longer than what is read of one.
+`Idempotency-Key`. A batch counts as delivered when the receiver answered a 2xx status, and the answer was complete, or
+longer than the limit for reading.
 
 | answer                                     | means                                                               |
 |--------------------------------------------|---------------------------------------------------------------------|
 | 2xx                                        | the receiver has all messages of the batch                          |
 | 408, 425, 429, 5xx, none, half of one      | not now: sent again after a pause, up to `attempts` times           |
-| 400, 409, 413, 415, 422, other 4xx         | at least one message is rejected: the batch is split to find which  |
+| 400, 409, 413, 415, 422, other 4xx         | at least one message is rejected: the batch is split to find it  |
 | 401, 403, 404, 405, 407, 410, 3xx          | the webhook itself is wrong: the replay request cannot be served    |
 
 **Splitting.** A rejected batch is sent in halves, and each rejected half again, until single messages are rejected.
-With `k` rejected messages among `n` this takes at most `2k · (1 + log2(n / k))` more requests, about, and never more
-than `MAX_SPLIT_REQUESTS`. The messages of parts that were rejected and could not be split any more by then are listed
-as rejected, and the reason says so.
+With `k` rejected messages among `n` this takes about `2k · (1 + log2(n / k))` additional requests at most, and never
+more than `MAX_SPLIT_REQUESTS`. After that, all messages of rejected parts are listed as rejected, and the reason states
+this.
 
-All waiting goes through `pause`, where the worker sends its heartbeats, and from where it may raise.
+Every wait calls `pause`, in which the worker sends its heartbeats, and which may raise.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ logger = logging.getLogger(__name__)
 
 MAX_SPLIT_REQUESTS = 256
 MAX_RETRY_AFTER_SECONDS = 60
-"""A target that asks for a longer pause gets it from the queue: the worker gives the request back."""
+"""For a longer pause, the worker gives the request back to the queue."""
 MAX_WAIT_SECONDS = 3_600
-"""A longer pause is cut to this."""
+"""The limit of a pause."""
 _EXCERPT_BYTES = 500
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.5, 30.0
 
@@ -76,7 +76,7 @@ class Rejection:
 
     message: ReplayedMessage
     reason: str
-    """Status, and the beginning of the answer."""
+    """The HTTP status, and the beginning of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,12 @@ class Unavailable:
 
     reason: str
     wait_seconds: float
-    """How long to leave the target alone."""
+    """How long to wait before the next request to the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The webhook cannot be delivered to as it is. The replay request fails with the reason."""
+    """The webhook cannot be used with this URL or config. The replay request fails with the reason."""
 
     reason: str
 
@@ -125,7 +125,10 @@ _Result = _Accepted | _Rejected | _NotNow | Refused
 
 
 def webhook_client(url: str, replay: Replay) -> WebhookClient:
-    """Return a client with the limits of the config. Close it. Raises `ReplayRefused` for a URL that cannot be used."""
+    """Return a client with the limits of the config; the caller closes it.
+
+    Raises `ReplayRefused` for an unusable URL.
+    """
     webhooks = replay.webhooks
     # Checked again: the config may have changed since the request was created.
     if urlsplit(url).scheme != "https" and not webhooks.allow_http:
@@ -142,7 +145,7 @@ class WebhookDelivery:
     """The webhook of one replay request.
 
     `breaker` is the state of the target after each call; pass it to the next `WebhookDelivery` of the same target. The
-    rate is kept by dividing it: each of `replay.workers` sends a share, so together they never send more.
+    rate limit is divided: each of `replay.workers` has an equal share, so together they never exceed it.
     """
 
     def __init__(
@@ -158,7 +161,7 @@ class WebhookDelivery:
         now: Callable[[], float] = time.time,
         jitter: random.Random | None = None,
     ) -> None:
-        """`pause` waits for so many seconds, and may raise; `monotonic` and `now` are clocks in seconds."""
+        """`pause` waits for a number of seconds, and may raise; `monotonic` and `now` are clocks in seconds."""
         self._client = client
         self._request_id = request_id
         self._keys = keys
@@ -175,7 +178,7 @@ class WebhookDelivery:
         """Ask the receiver to prove that it knows the key, before the first delivery of a request.
 
         So nobody can make Waybill send messages to a server whose owner does not expect them. `Delivered` means proven.
-        The challenge must not contain the URL: the proof must be made with the one that the receiver itself knows.
+        The challenge must not contain the URL: the receiver must make the proof with its own URL.
         """
         token = secrets.token_urlsafe(32)
         challenge = {"v": 1, "type": "challenge", "proof_version": 2, "request": self._request_id, "token": token}
@@ -217,7 +220,7 @@ class WebhookDelivery:
     # --- batches ---
 
     def deliver(self, batch: Batch) -> Outcome:
-        """Send a batch, and return what became of it. The same batch may be sent again at any time."""
+        """Send a batch, and return the outcome. The same batch can be sent again at any time."""
         rejections: list[Rejection] = []
         parts = [batch]
         requests_left = MAX_SPLIT_REQUESTS
@@ -232,7 +235,7 @@ class WebhookDelivery:
                         continue
                     rejections += _rejections(part, reason)
                 case _NotNow():
-                    # The parts that were delivered are sent again with their batch, under their own keys.
+                    # Parts that were already delivered are sent again with their batch, with their own keys.
                     return self._unavailable(result)
                 case Refused():
                     return result
@@ -263,7 +266,7 @@ class WebhookDelivery:
         return self.breaker.is_on_trial or stop_after_attempt(self._attempts)(state)
 
     def _wait_seconds(self, state: RetryCallState) -> float:
-        """Return the pause before the next attempt: twice as long each time, of which half is random."""
+        """Return the pause before the next attempt: it doubles each time, and half of it is random."""
         ceiling = min(_FIRST_WAIT_SECONDS * 2 ** (state.attempt_number - 1), _LONGEST_WAIT_SECONDS)
         result = _last_result(state)
         asked = result.retry_after_seconds if isinstance(result, _NotNow) else 0.0
@@ -351,6 +354,6 @@ def _described(answer: ReceiverAnswer) -> str:
 
 
 def _shown(data: bytes) -> str:
-    """Return the beginning of what a receiver sent, in one line without control characters, for logs and lists."""
+    """Return the beginning of a receiver's answer in one line without control characters, for logs and lists."""
     text = data[:_EXCERPT_BYTES].decode(errors="replace")
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())

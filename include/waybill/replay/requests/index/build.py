@@ -1,4 +1,4 @@
-"""Building the replay index: the blocks and keys of the backup objects that were committed since the last run.
+"""Build the replay index: the blocks and keys of backup objects that were committed since the last run.
 
 Index files follow each other along a chain. The last one is replaced by a longer one until it has `MAX_MESSAGES`; then
 the next one begins. A file is created if absent and never changed. The longer file is there before the shorter one is
@@ -38,7 +38,7 @@ from waybill.services.store import Store
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGES = 4_000_000
-"""An index file with as many messages is not extended any more. Building one takes some 200 MB of memory."""
+"""An index file with this number of messages is not extended any more. Building one takes about 200 MB of memory."""
 _BLOCK_MESSAGES = 1_024
 _BLOCK_BYTES = 256 << 10
 _US_PER_MS = 1_000
@@ -65,9 +65,9 @@ def extend_index(
     max_messages: int = MAX_MESSAGES,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ReplayIndexFigures:
-    """Index the backup objects of a chain up to the committed offset. `should_stop` is asked between objects.
+    """Index the backup objects of a chain up to the committed offset. `should_stop` is called between objects.
 
-    Raises `ChainBroken` or `CorruptBatch` for an object that cannot be read; what is before it is indexed.
+    Raises `ChainBroken` or `CorruptBatch` for an object that cannot be read; the objects before it are indexed.
     """
     figures = ReplayIndexFigures()
     files = list_index_files(store, generation, tp)
@@ -109,7 +109,7 @@ class _Growing:
 
     @classmethod
     def after(cls, store: Store, last: IndexFile | None, max_messages: int) -> _Growing:
-        """Return the last file with its content if it is to be extended, else an empty one that follows it."""
+        """Return the last file with its content if it can be extended, else an empty file that follows it."""
         if last is None:
             return cls(None)
         growing = cls(last.next_offset)
@@ -181,7 +181,7 @@ class _Growing:
         postings = np.sort(np.concatenate([np.empty(0, np.uint64), *self._postings]))
         data = encode_index(self._objects, self._blocks, postings, self.messages)
         key = names.replay_index_key(store.prefix, generation, tp, first_offset, next_offset)
-        with suppress(ObjectExists):  # another run was faster, and its file holds the same
+        with suppress(ObjectExists):  # another run was faster, and its file has the same content
             store.create_if_absent(key, data)
         failpoints.reach("index.written")
         for each in self._replaced:

@@ -5,9 +5,9 @@ A *block* is a run of whole record batches of one object, with some thousand mes
     head      struct, tables of objects and blocks, directory, CRC-32C of all that
     postings  for each different key of each block, the key's hash and the block's number: two uint32, sorted
 
-The directory cuts the postings into buckets by the first bits of the hash: for each bucket, where it ends, and its
-CRC-32C. So a key needs the head and one bucket, of a few kilobytes. The hash is Kafka's murmur2. Two keys with the same
-hash only make a reader look into a block in vain.
+The directory divides the postings into buckets by the first bits of the hash: it holds the end and the CRC-32C of each
+bucket. So a key needs the head and one bucket, of a few kilobytes. The hash is Kafka's murmur2. If two keys have the
+same hash, a reader only reads a block without a wanted message.
 
 All numbers are little-endian. Timestamps are epoch ms.
 """
@@ -28,7 +28,7 @@ from waybill.base.errors import DocumentDamaged, DocumentTooNew
 Array = np.ndarray[Any, Any]
 
 HEAD_BYTES = 128 << 10
-"""How much of a file is read at first: nearly always, it holds the head."""
+"""How many bytes of a file are read first: they nearly always hold the whole head."""
 
 _MAGIC = b"WBREPIDX"
 _VERSION = 1
@@ -43,7 +43,7 @@ _MAX_BUCKET_BITS = 20
 
 
 class IndexedBackupObject(NamedTuple):
-    """A backup object as it was when it was indexed."""
+    """A backup object at the time at which it was indexed."""
 
     first_offset: int
     next_offset: int
@@ -59,7 +59,7 @@ class Block(NamedTuple):
     """The byte of the object at which it begins."""
     size_bytes: int
     base_offset: int
-    """Of the first batch; it can lie before the object's range."""
+    """The base offset of the first batch, which can lie before the object's range."""
     next_offset: int
     min_timestamp_ms: int
     max_timestamp_ms: int

@@ -1,4 +1,4 @@
-"""Extending the replay index of all chains of a stream."""
+"""Extend the replay index of all chains of a stream."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class StreamIndexed:
     errors: dict[TopicPartition, WaybillError] = field(default_factory=dict)
     """The topic-partitions whose index ends before an object that cannot be read."""
     failure: WaybillError | None = None
-    """What kept the whole stream from being indexed."""
+    """Why the whole stream could not be indexed."""
     is_indexable: bool = True
     """Whether the stream has a replay index: only the format `kafka` keeps the timestamps that it needs."""
 
     @property
     def all_errors(self) -> list[WaybillError]:
-        """Return what a person must look at."""
+        """Return all errors, for a person."""
         return [*self.errors.values(), *([] if self.failure is None else [self.failure])]
 
 
@@ -42,7 +42,7 @@ def index_all(
     should_stop: Callable[[], bool] = lambda: False,
     find: Callable[[str], Connection] = find_connection,
 ) -> dict[str, StreamIndexed]:
-    """Index streams one after the other. What ends the work on one is in its result, and the others are indexed.
+    """Index streams one after the other. An error of one stream is in its result, and the others are still indexed.
 
     Raises the retriable `StoreUnavailable` or `CoordinationUnavailable`: they concern all streams.
     """
@@ -66,7 +66,9 @@ def index_stream(
     should_stop: Callable[[], bool] = lambda: False,
     find: Callable[[str], Connection] = find_connection,
 ) -> StreamIndexed:
-    """Index what was committed since the last run. What ends the work on a chain leaves the others to be done.
+    """Index the objects that were committed since the last run.
+
+    After an error of one chain, the others are still indexed.
 
     Raises `ConfigError`, `StoreUnavailable` or `CoordinationUnavailable`.
     """

@@ -1,4 +1,4 @@
-"""Looking up keys in the replay index: which blocks of which objects can hold a wanted message."""
+"""Look up keys in the replay index: which blocks of which objects can hold a wanted message."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class IndexFile:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an index file says about some keys: the blocks to read of each of its objects."""
+    """The result of a lookup in one index file: the blocks to read of each of its objects."""
 
     file: IndexFile
     blocks: Mapping[IndexedBackupObject, tuple[Block, ...]]

@@ -22,10 +22,10 @@ def alembic_config() -> Config:
 
 
 def migrate(database: Database) -> tuple[str | None, str]:
-    """Create the tables, or bring them to the newest revision. Return the revision before, and the one after.
+    """Create the tables, or migrate them to the newest revision. Return the previous and the new revision.
 
-    Requests that are open stay open. Processes may do so at the same time, and threads of one process may not: Alembic
-    keeps the migration under way in a global variable.
+    Requests that are open stay open. Several processes can migrate at the same time, but not several threads of one
+    process: Alembic keeps the current migration in a global variable.
 
     Raises `ConfigError` if the tables belong to a newer Waybill, and `ReplayUnavailable`.
     """

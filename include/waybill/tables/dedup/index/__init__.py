@@ -4,6 +4,6 @@
 `manifest` lists the sorted runs that make up one version of the index. `lookup` finds the keys of a batch in it, and
 `merge` replaces many small sorted runs by few.
 
-The index is derived from the unique table and can be rebuilt from it (`waybill.tables.dedup.index_build`). This package
+The index follows from the unique table and can be rebuilt from it (`waybill.tables.dedup.index_build`). This package
 does not import from the rest of `waybill.tables.dedup`.
 """

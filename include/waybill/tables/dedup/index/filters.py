@@ -23,7 +23,7 @@ from waybill.records.batches._kernels import Array, Int, compiled
 MAX_KEYS = 1 << 30
 """Limit of keys in one filter: the library counts slots in 32 bits."""
 BUILD_BYTES_PER_KEY = 32
-"""Memory that `build` needs beside the keys: the library's tables, the filter and its serialised form."""
+"""Memory that `build` needs besides the keys: the library's tables, the filter and its serialised form."""
 
 _HEADER = struct.Struct("<Q5I")
 _ARITY = 3
@@ -59,7 +59,7 @@ def probe(filter: bytes | memoryview, keys: Array) -> Array:  # noqa: A002 - the
     """Return for each of `keys` (uint64[n]) whether the filter may contain it: bool[n]. False is certain.
 
     Raises `ValueError` when the bytes are not a filter. Damaged bytes with a valid header give wrong answers but no
-    invalid memory access: compare what was read with its checksum first.
+    invalid memory access: compare the bytes with their checksum first.
     """
     seed, segment_length, segment_count_length, fingerprints = _parsed(filter)
     found = np.empty(len(keys), np.bool_)

@@ -26,7 +26,7 @@ from waybill.tables.dedup.index.sorted_runs import Content, FileReader, RunMatch
 logger = logging.getLogger(__name__)
 
 _THREADS = 8
-"""Reads at a time. A read of Amazon's S3 waits 20 to 30 ms, and each run needs two or three; more threads would take
+"""Parallel reads. A read of Amazon's S3 waits 20 to 30 ms, and each run needs two or three; more threads would take
 more memory."""
 
 
@@ -62,8 +62,11 @@ class BucketIndex:
     """All sorted runs of one bucket, as one index."""
 
     def __init__(self, files: FileReader, runs: Sequence[SortedRun], topic_partitions: list[TopicPartition]) -> None:
-        """`runs`: all of the bucket. `topic_partitions`: the topic-partition of each number in results; those that
-        entries of the index have and the list lacks are appended to it."""
+        """`runs`: all of the bucket.
+
+        `topic_partitions`: the topic-partition of each number in results; topic-partitions of index entries that are
+        missing in the list are appended to it.
+        """
         self._files = files
         self._runs = runs
         self._topic_partitions = topic_partitions
@@ -110,7 +113,7 @@ class BucketIndex:
 
 
 class QuickReads:
-    """Reads a store's objects by obstore, which takes a fraction of botocore's CPU; several threads may call it.
+    """Reads a store's objects by obstore, which takes a fraction of botocore's CPU. Thread-safe.
 
     A read that fails is repeated by the store, which retries and raises the errors that callers expect. The figures
     are in docs/decisions/0015.
@@ -155,7 +158,7 @@ class QuickReads:
 
 
 def _metered(content: memoryview) -> memoryview:
-    # Here, since obstore does not show its requests; one that it repeats is counted once.
+    # Count here, since obstore does not show its requests; a repeated request is counted once.
     meter.count_request("GetObject")
     meter.count_received(len(content))
     return content

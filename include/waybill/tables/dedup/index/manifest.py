@@ -1,15 +1,16 @@
 """The index manifest: which sorted runs make up the key index, and up to where they cover the unique table.
 
-A manifest is an object that is created if absent: version n+1 after version n. A process whose version was taken by
-another one loads the manifests again and repeats its change. So sweeps and merges change the index at the same time
-without a lock, and every version is consistent: the files of its runs never change.
+A manifest is an object that is created if absent: version n+1 after version n. If another process has created the same
+version, a process loads the manifests again and repeats its change. So sweeps and merges change the index at the same
+time without a lock, and every version is consistent: the files of its runs never change.
 
 The index is derived from the unique table. So a manifest that is damaged, or that belongs to another key, is skipped:
-that costs a rebuild and never gives a wrong answer.
+this causes a rebuild, but never a wrong answer.
 
 `horizon_within` bounds the size of the index. An index that would exceed its budget loses its oldest runs: they leave
 the manifest, and maintenance deletes their files later. The horizon rises to the oldest arrival that the index still
-covers, and is committed in the state of the sweep. So all later sweeps decide alike, with this index or a rebuilt one.
+covers, and is committed in the state of the sweep. So all later sweeps make the same decisions, with this index or a
+rebuilt one.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class Manifest:
         """
         if not since <= self.covers < sequence:
             return None
-        # The runs have planned sequence numbers: a snapshot of another writer may precede the sweep's commit.
+        # The plan guessed the sequence number. Another writer may have committed in between: use the real number.
         committed = (replace(run, first_sequence=since + 1, last_sequence=sequence) for run in runs)
         covering = replace(self, covers=sequence, covers_snapshot=snapshot_id, runs=(*self.runs, *committed))
         return covering.with_horizon(horizon_ms)
@@ -225,7 +226,7 @@ def save_manifest(files: IndexStore, index: str, newest_version: int, manifest: 
     try:
         files.create_if_absent(key, data)
     except ObjectExists:
-        # The object may be our own, created by an attempt whose response was lost.
+        # This process may have created the object in an attempt whose response was lost.
         return saved if files.read(key) == data else None
     return saved
 
@@ -235,8 +236,8 @@ def update_manifest(
 ) -> Manifest | None:
     """Apply `change` to the newest manifest and save the result; repeat both if another process was faster.
 
-    `change` is called with None where there is no usable manifest. It returns None if nothing is left to change; then
-    this returns None.
+    `change` is called with None if there is no usable manifest. It returns None if nothing is left to change; then this
+    returns None.
 
     Raises `CommitConflict` when other processes save faster than this one can, `StoreUnavailable` when S3 does not
     answer.

@@ -1,12 +1,12 @@
 """Merges of the key index: many small sorted runs of a bucket become few, so that a sweep reads few filters.
 
-Which runs: the window is cut into sixteenths by arrival, and a run belongs to the sixteenth of its last arrival, which
-decides when the run leaves the index. In the newest sixteenth, eight neighbouring runs of similar size become one. An
-older sixteenth becomes one run. So a key is written about three times (measured in
+Which runs: the window is cut into sixteenths by arrival, and a run belongs to the sixteenth of its last arrival,
+because the last arrival decides when the run leaves the index. In the newest sixteenth, eight neighbouring runs of
+similar size become one. An older sixteenth becomes one run. So a key is written about three times (measured in
 tests/unit/tables/dedup/test_merge.py), runs leave as a whole when the horizon passes them, and hourly sweeps over four
 weeks keep fewer than 40 runs in a bucket. Cassandra calls this time-window compaction.
 
-A merge drops entries below the horizon, and all but the latest entry of each key: only the latest is ever an answer.
+A merge drops entries below the horizon, and all but the latest entry of each key: lookups return only the latest one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FANOUT = 8
 _MAX_SIZE_RATIO = 4  # between the runs of one merge in the newest part of the window
 _WINDOW_PARTS = 16
 _LEAST_SPAN_MS = 3_600_000
-_LEAST_RUN_KEYS = 1 << 14  # fewer keys are not worth a file of their own
+_LEAST_RUN_KEYS = 1 << 14  # fewer keys do not get a separate file
 _BYTES_PER_KEY = 18
 _ROUNDS = 10
 _COLUMNS = {"hi": np.uint64, "tail": np.uint32, "arrived_ms": np.int64, "tp": np.int32, "offset": np.int64}
@@ -65,7 +65,7 @@ def one_by_one(work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list
 
 @dataclass(frozen=True, slots=True)
 class MergePolicy:
-    """The targets of merges."""
+    """The limits that decide which runs are merged."""
 
     span_ms: int
     """Length of a part of the window: how much later than necessary the first entry of a run may leave the index."""
@@ -159,7 +159,7 @@ def _save_merged(
 
 
 def choose_merges(runs: Iterable[SortedRun], policy: MergePolicy) -> list[_Group]:
-    """Return the groups of runs to merge now; no run is in two groups. Runs of all buckets may be given.
+    """Return the groups of runs to merge now; no run is in two groups. `runs` may be of all buckets.
 
     A merge may make others possible: choose again until there is none.
     """
@@ -183,7 +183,7 @@ def _choose(runs: Sequence[SortedRun], policy: MergePolicy) -> list[_Group]:
 
 
 def _by_window_part(runs: Iterable[SortedRun], policy: MergePolicy) -> Iterator[list[SortedRun]]:
-    """Group runs by the part of the window that they leave the index with, the newest part last."""
+    """Group runs by the part of the window with which they leave the index, the newest part last."""
     parts: dict[int, list[SortedRun]] = defaultdict(list)
     for run in runs:
         parts[run.max_arrived_ms // policy.span_ms].append(run)
@@ -239,7 +239,7 @@ def _keys_of(runs: Iterable[SortedRun]) -> int:
 
 
 def least_run_keys(budget_bytes: int, buckets: int) -> int:
-    """Return the number of entries below which `split_by_expiry` avoids a run of its own.
+    """Return the number of entries below which `split_by_expiry` avoids a separate run.
 
     With a small budget a run must be a small part of a bucket's share, because runs leave the index as a whole.
     """
@@ -250,7 +250,7 @@ def least_run_keys(budget_bytes: int, buckets: int) -> int:
 def split_by_expiry(
     entries: IndexEntries, policy: MergePolicy, least_keys: int = _LEAST_RUN_KEYS
 ) -> Iterator[IndexEntries]:
-    """Split entries by the part of the window that they leave the index with; small parts stay together.
+    """Split entries by the part of the window with which they leave the index; small parts stay together.
 
     The order of entries is kept. A first sweep writes rows that arrived over a long time: as a single run they would
     leave the index at once, and the effective window would shrink by that time.

@@ -3,7 +3,7 @@
 Columns, all required, none compressed (hashes cannot be, and the encodings make the others small):
 
 - `hi`: the first eight bytes of the key's hash, uint64, sorted, DELTA_BINARY_PACKED.
-- `tail`: the last three bytes of the hash, as they are. Together these are 88 of its 128 bits, which is enough
+- `tail`: the last three bytes of the hash, unencoded. Together these are 88 of its 128 bits, which is enough
   (docs/decisions/0015).
 - `arrived_at`: timestamp in ms, UTC, DELTA_BINARY_PACKED.
 - `place`: int64, DELTA_BINARY_PACKED: topic-partition and offset as one number (`PlaceCodec`).
@@ -87,7 +87,7 @@ class IndexEntries:
 
 
 def tail_of(lo: Array) -> Array:
-    """Return what the index keeps of the second halves of hashes (uint64): their leading 24 bits, uint32.
+    """Return the part of the hashes' second halves (uint64) that the index stores: the leading 24 bits, uint32.
 
     Leading bits, so that entries in the order of the whole hashes stay in order.
     """
@@ -187,7 +187,7 @@ class RunFooter:
 
     @classmethod
     def parse(cls, content: bytes | memoryview) -> Self:
-        """Parse the last bytes of the file. Raises `ValueError`, `KeyError` or `OSError` when they are no footer."""
+        """Parse the last bytes of the file. Raises `ValueError`, `KeyError` or `OSError` when they are not a footer."""
         metadata = pq.read_metadata(pa.BufferReader(content))
         description = (metadata.metadata or {}).get(_METADATA.encode())
         if description is None:
@@ -311,7 +311,7 @@ class PlaceCodec:
         return place
 
     def decode(self, place: Array) -> tuple[Array, Array]:
-        # Of several topic-partitions with the same start only the last one has entries.
+        # If several topic-partitions have the same start, only the last one has entries.
         tp = np.searchsorted(self.starts, place, "right") - 1
         return tp.astype(np.int32), place - self.starts[tp] + self.bases[tp]
 
@@ -327,7 +327,7 @@ def _pack(tails: Array) -> pa.Array:
 
 
 def _unpack(tails: pa.FixedSizeBinaryArray) -> Array:
-    """Return what `_pack` was given."""
+    """Return the numbers that `_pack` packed."""
     octets = np.zeros((len(tails), 4), np.uint8)
     stored = np.frombuffer(tails.buffers()[1], np.uint8, _TAIL_BYTES * len(tails), _TAIL_BYTES * tails.offset)
     octets[:, :_TAIL_BYTES] = stored.reshape(-1, _TAIL_BYTES)

@@ -144,8 +144,8 @@ def write_run(
     `sequences`: first and last sequence number. `entries`: at least one, sorted by (hi, tail); the filter needs
     `filters.BUILD_BYTES_PER_KEY` of memory for each.
 
-    Raises `ValueError` for entries that cannot be a run, `StoreUnavailable` when a file could not be written; what was
-    written by then is not referenced.
+    Raises `ValueError` for entries that cannot be a run, `StoreUnavailable` when a file could not be written; files
+    that exist by then are not referenced.
     """
     if not len(entries) or not _is_sorted(entries):
         raise ValueError(f"{len(entries)} keys are no run of bucket {bucket}: it needs one at least, and sorted keys")
@@ -177,7 +177,8 @@ def write_run(
 def _new_file(files: FileStore, key: str) -> Iterator[FileUpload]:
     with files.upload_if_absent(key) as upload:
         yield upload
-        # The name has a random token: an existing object is ours, created by an attempt whose response was lost.
+        # The name has a random token: an existing object was created by an earlier attempt of this process, whose
+        # response was lost.
         with suppress(ObjectExists):
             upload.complete()
 
@@ -262,7 +263,7 @@ def _matching_pairs(part: EncodedEntries, hi: Array, tail: Array) -> tuple[Array
 
 
 def _latest_of_each_key(found: Sequence[RunMatches]) -> RunMatches:
-    """Return the latest entry of each key; of equally late ones always the same."""
+    """Return the latest entry of each key; if several are equally late, always the same one."""
     if not found:
         return RunMatches.none()
     index = np.concatenate([matches.index for matches in found])

@@ -1,11 +1,13 @@
 """The finalizer: create `_SUCCESS` in the hours of a `files` sink that will get no more rows except late ones.
 
-An hour is final when every topic-partition of the stream has passed its end by the configured lateness. How far a
-topic-partition has come follows from committed data: to its newest Kafka timestamp, or to now if everything that Kafka
-has is partitioned. The marker is created after a listing showed exactly the files of the inventory, and removed again
-if the next listing shows others: a partition run with late rows may have begun in between (docs/protocol.md, "Files").
+An hour is final when every topic-partition of the stream has passed its end by the configured lateness. The time that a
+topic-partition has reached follows from committed data: it is its newest Kafka timestamp, or the present if all
+messages in Kafka are partitioned. The marker is created after a listing showed exactly the files of the inventory, and
+removed again if the next listing shows others: a partition run with late rows may have begun in between
+(docs/protocol.md, "Files").
 
-The finalizer may be killed at any line, and may run beside other finalizers: what one does not do, the next one does.
+The finalizer can be killed at any line, and can run at the same time as other finalizers: the next one finishes the
+work.
 """
 
 from __future__ import annotations
@@ -71,18 +73,18 @@ FetchLogEnds = Callable[[Store, datetime], LogEnds]
 
 @dataclass(frozen=True, slots=True)
 class FinalizeReport:
-    """What a finalizer found and did."""
+    """The findings and actions of a finalizer."""
 
     stream: str
     final_before: datetime | None
     behind: tuple[TimeReached, ...]
-    """The topic-partitions, the one that is furthest behind first."""
+    """The topic-partitions, the one with the earliest time first."""
     hours: tuple[HourStatus, ...]
     """All hours, with their status at the end."""
     marked: tuple[SinkPeriod, ...]
     unmarked: tuple[SinkPeriod, ...]
     removed: tuple[str, ...]
-    """Keys of removed files: those of plans that ended without a commit."""
+    """Keys of removed files, whose plans ended without a commit."""
     notes: tuple[str, ...]
 
     @property
@@ -133,7 +135,7 @@ def finalize(
     dry_run: bool = False,
     services: StagingServices | None = None,
 ) -> FinalizeReport:
-    """Mark the final hours of stream `name`. With `dry_run` only report what would be done.
+    """Mark the final hours of stream `name`. With `dry_run`, only report the actions.
 
     `services`: those to use; without them it opens and closes its own.
 
@@ -170,7 +172,8 @@ def fetch_log_ends(config: Config, name: str, store: Store, asked_at: datetime) 
             if stream.is_kinesis:
                 from waybill.archive.ingest.kinesis.slot_source import slots_of
 
-                # No log end is known, but up to when the slots are archived. Asked before the offsets.
+                # Log ends are unknown, but the time up to which the slots are archived is known. Read it before the
+                # offsets.
                 asked_at = min(asked_at, _time_of(slots_of(source).archived_to_ms() or 0))
             logs = source.offsets_briefly(in_kafka)
     except (KafkaUnavailable, CoordinationUnavailable, ConfigError, DocumentDamaged) as error:
@@ -208,7 +211,8 @@ class _Finalizer:
     dry_run: bool
 
     def run(self, catalog: Catalog) -> FinalizeReport:
-        # Ask Kafka first, then read the progress: messages that Kafka had then are below later progress.
+        # Ask Kafka first, then read the progress: then progress beyond a log end means that all messages were
+        # partitioned.
         log_ends = self.fetch(self.store, self.now())
         notes = [f"going by what is committed alone: {log_ends.problem}"] if log_ends.problem else []
         tables = load_tables(catalog, self.stream)

@@ -1,4 +1,4 @@
-"""Decide when an hour of a `files` sink is final. Pure functions: `finalize`, beside it, calls the services."""
+"""Decide when an hour of a `files` sink is final. Pure functions; the module `finalize` calls the services."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LogEnds:
     asked_at: datetime
     """A time before the services were asked: messages produced until then have offsets below the ends."""
     ends: Mapping[TopicPartition, int]
-    """Log end offsets as far as they are known; of a topic that Kafka no longer has, the ends of its chains."""
+    """The known log end offsets; for a topic that no longer exists in Kafka, the ends of its chains."""
     empty: frozenset[TopicPartition] = frozenset()
     """Topic-partitions whose log holds no message now."""
     stopped: frozenset[TopicPartition] = frozenset()
@@ -42,7 +42,7 @@ class TimeReached:
     reached: datetime | None
     """None: unknown."""
     caught_up: bool
-    """Every message that Kafka has is partitioned."""
+    """Whether all messages in Kafka are partitioned."""
 
     def __str__(self) -> str:
         if self.reached is None:
@@ -57,7 +57,7 @@ def times_reached(
     watermarks: Mapping[TopicPartition, int],
     log_ends: LogEnds,
 ) -> list[TimeReached]:
-    """Return the time that each topic-partition has reached, the one that is furthest behind first.
+    """Return the time that each topic-partition has reached, the earliest time first.
 
     `progress` includes the chain starts of topic-partitions without progress, and was read after `log_ends`.
     `watermarks`: the newest Kafka timestamp of the partitioned messages, in epoch milliseconds.
@@ -123,7 +123,7 @@ class SuccessMarker(Stored):
     def matches_etag(self, listed: ListedObject) -> bool:
         """Return whether the listed object has this marker's content. If False, read the object to know.
 
-        An ETag that is no MD5 (SSE-KMS, an object that was copied in parts) never matches.
+        An ETag that is not an MD5 (SSE-KMS, an object that was copied in parts) never matches.
         """
         return listed.etag == hashlib.md5(self.to_json(), usedforsecurity=False).hexdigest()
 
@@ -144,14 +144,14 @@ class HourState(StrEnum):
     FINAL = "final"
     """The hour has its marker."""
     READY = "ready"
-    """The hour should have its marker, and has none, or one from before late rows arrived."""
+    """The hour should have its marker, but has none, or an outdated one from before late rows arrived."""
     BLOCKED = "blocked"
     """The directory does not hold exactly the files that the inventory lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class HourStatus:
-    """What was found about an hour, and the marker that it should have."""
+    """The files of an hour, and the marker that it should have."""
 
     period: SinkPeriod
     state: HourState
@@ -164,7 +164,7 @@ class HourStatus:
 
     @property
     def has_stale_marker(self) -> bool:
-        """Whether the marker's content is not, or no longer, true."""
+        """Whether the marker's content is wrong or outdated."""
         return self.is_marked and self.state is not HourState.FINAL
 
 

@@ -1,4 +1,4 @@
-"""Create the files of the `files` sink: each once, whichever run executes the plan, and never in a final directory.
+"""Create the files of the `files` sink: each once, even if several runs execute a plan, and never in a final directory.
 
 A file's name follows from the plan, so a retry and a rival write the same name, and S3 decides who creates it. The run
 that S3 refuses compares the objects. It adopts an object with the same bytes. An object of an earlier plan that ended
@@ -31,7 +31,10 @@ _TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The plan that wrote a file. It is stored in the object's metadata, with what orders the plans in time."""
+    """The plan that wrote a file.
+
+    It is stored in the object's metadata, with the numbers that order the plans in time.
+    """
 
     inventory: str
     """UUID of the table that lists the files, the file inventory."""
@@ -73,7 +76,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class FilesLayout:
-    """What a task needs to write the files of a run. Small enough to send to every task; holds no secrets."""
+    """The data with which a task writes the files of a run.
+
+    It is small enough to send to every task, and holds no secrets.
+    """
 
     root: str
     """Prefix of all object keys."""
@@ -103,7 +109,7 @@ class HourFileUploads:
         self._uploader.wait()
 
     def close(self) -> None:
-        """Stop the threads. Uploaded files stay: another attempt may have adopted them."""
+        """Stop the threads. Uploaded files are kept, since another attempt may have adopted them."""
         self._uploader.close()
 
     def _upload_and_unlink(self, local: Path, name: FileName, metadata: dict[str, str]) -> None:

@@ -119,7 +119,7 @@ class HourFileWriter:
         return entries
 
     def abandon(self) -> None:
-        """Stop the threads. Uploaded files stay, for another attempt to adopt."""
+        """Stop the threads. Uploaded files are kept, so that another attempt can adopt them."""
         self._uploads.close()
 
     def _write_file(self, tp: TopicPartition, number: int) -> InventoryEntry:

@@ -1,1 +1,1 @@
-"""The migrations, one file each. Each creates what it needs itself, and imports nothing of Waybill, which changes."""
+"""The migrations, one file each. A migration imports nothing of Waybill, since Waybill's code changes."""
