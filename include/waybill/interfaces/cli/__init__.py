@@ -2,7 +2,8 @@
 
 - `app`: the root; `commands/`: all commands with their options, by subject.
 - Each other module implements a group of commands.
-- `render`, `targets`: shared code for printing, and for parsing arguments.
+- `render`, `targets`: what they share: printing, and the meaning of arguments. `render.Output` prints what a command
+  found, as a table, as lines or as JSON.
 
 Outside of Airflow, connections come from environment variables only (docs/your-own-kafka-and-s3.md). A `WaybillError`
 is printed to stderr and ends the command with exit code 1; a wrong command line ends it with exit code 2. If

@@ -9,7 +9,7 @@ import typer
 from waybill.base.errors import BackfillRefused
 from waybill.config.models import Config
 from waybill.config.models.quantities import parse_size
-from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text
+from waybill.interfaces.cli.render import Output, TableColumn, count, print_json, print_lines, time_text
 from waybill.interfaces.cli.targets import current_user, load_streams, make_decision, open_store, stream_names
 from waybill.interfaces.operations.audit_log import logged
 from waybill.interfaces.operations.catalogue import BUILD, OPERATIONS
@@ -33,11 +33,7 @@ def run_plan(stream: str, choice: RangeChoice, *, generation: int | None, source
     """Print what a backfill would take; see `waybill backfill plan --help`."""
     trigger = Trigger(stream, choice, current_user(), "", generation, source)
     _, figures = plan_backfill(load_streams(), trigger)
-    if as_json:
-        print_json(figures.document())
-        return
-    for line in figures.lines():
-        typer.echo(line)
+    Output(as_json).report(figures)
 
 
 def run_build(
@@ -66,7 +62,7 @@ def run_build(
         backfill or _request(config, stream, choice, generation, source, reason, by, values, as_json=as_json).id
     )
     report = run_backfill(config, stream, identifier, bytes_per_second=bytes_per_second)
-    _print_report(report, as_json=as_json)
+    Output(as_json).report(report)
     if not as_json:
         typer.echo(f"Promote it: waybill backfill promote {stream} {identifier} --reason …")
 
@@ -95,8 +91,7 @@ def _request(
         typer.echo(
             f"requested backfill {request.id}; if this is interrupted: waybill backfill run {stream} --id {request.id}"
         )
-        for line in figures.lines():
-            typer.echo(line)
+        print_lines(figures)
     return request
 
 
@@ -107,39 +102,22 @@ def print_status(stream: str | None, backfill: str | None, *, as_json: bool) -> 
         raise BackfillRefused("give the stream of the backfill")
     with open_store(config) as store:
         if stream is not None and backfill is not None:
-            _print_report(report_backfill(store, find_backfill(store, config, stream, backfill)), as_json=as_json)
+            Output(as_json).report(report_backfill(store, find_backfill(store, config, stream, backfill)))
             return
         reports = [report for name in stream_names(config, stream) for report in report_backfills(store, name)]
-    if as_json:
-        print_json([report.document() for report in reports])
-        return
-    columns = [
-        PrintedColumn("stream"),
-        PrintedColumn("id"),
-        PrintedColumn("state"),
-        PrintedColumn("tasks", figure=True),
-        PrintedColumn("offsets", figure=True),
-        PrintedColumn("by"),
-        PrintedColumn("requested"),
-        PrintedColumn("reason"),
-    ]
-    rows = [
-        [
-            report.request.stream,
-            report.request.id,
-            str(report.state),
-            report.tasks_text,
-            count(report.request.ranges.offsets),
-            report.request.by,
-            time_text(report.request.at),
-            report.request.reason,
-        ]
-        for report in reports
-    ]
-    if rows:
-        print_table(columns, rows)
-    else:
-        typer.echo("there is no backfill", err=True)
+    Output(as_json).table(reports, _COLUMNS, none="there is no backfill")
+
+
+_COLUMNS: tuple[TableColumn[BackfillReport], ...] = (
+    TableColumn("stream", lambda each: each.request.stream),
+    TableColumn("id", lambda each: each.request.id),
+    TableColumn("state", lambda each: str(each.state)),
+    TableColumn("tasks", lambda each: each.tasks_text, figure=True),
+    TableColumn("offsets", lambda each: count(each.request.ranges.offsets), figure=True),
+    TableColumn("by", lambda each: each.request.by),
+    TableColumn("requested", lambda each: time_text(each.request.at)),
+    TableColumn("reason", lambda each: each.request.reason),
+)
 
 
 def print_diff(stream: str, backfill: str, *, as_json: bool) -> None:
@@ -152,11 +130,7 @@ def print_diff(stream: str, backfill: str, *, as_json: bool) -> None:
             f"backfill {backfill} of {stream} is not built yet: `waybill backfill run {stream} --id {backfill}` "
             f"continues"
         )
-    if as_json:
-        print_json(report.diff.document())
-        return
-    for line in report.diff.lines():
-        typer.echo(line)
+    Output(as_json).report(report.diff)
 
 
 def run_change(
@@ -193,11 +167,3 @@ def run_change(
     event = changed.event
     already = "" if changed.is_new else f" already, by {event.by} at {time_text(event.at)}"
     typer.echo(f"{stream} {backfill}: {report.state}{already}")
-
-
-def _print_report(report: BackfillReport, *, as_json: bool) -> None:
-    if as_json:
-        print_json(report.document())
-        return
-    for line in report.lines():
-        typer.echo(line)

@@ -9,7 +9,7 @@ import typer
 
 from waybill.base.metering import Tally
 from waybill.config.models.quantities import counted
-from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_json, print_table
+from waybill.interfaces.cli.render import Output, PrintedColumn, bytes_text, count, print_table
 from waybill.interfaces.cli.targets import load_streams, parse_duration_option, parse_size_option
 from waybill.services.coordination import UsageStore, ZooKeeperSession
 from waybill.tables.staging.services import services_of
@@ -35,10 +35,7 @@ def run(
     with services_of(config) as services, ZooKeeperSession.of(config) as session:
         usage = UsageStore(session, config.zookeeper.root)
         report = read_cost(config, stream, services, usage, CostPeriod(first, last), now, max_bytes=size, max_age=age)
-    if as_json:
-        print_json(report.document())
-    else:
-        print_cost(report)
+    Output(as_json).show(report, print_cost)
 
 
 def _day(option: str, text: str) -> date:

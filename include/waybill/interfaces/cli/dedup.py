@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 
 import typer
 
 from waybill.base.errors import ConfigError
 from waybill.config.models import Config
 from waybill.config.models.quantities import counted, format_duration, format_size
-from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_json, print_table, time_text
+from waybill.interfaces.cli.render import Output, PrintedColumn, bytes_text, count, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import StreamsAlone, load_streams, parse_duration_option, stream_names
 from waybill.tables.dedup.first_sweep import format_instant
 from waybill.tables.dedup.index.manifest import Manifest
@@ -25,13 +26,11 @@ def run_status(stream: str | None, last: str, *, as_json: bool) -> None:
     span = parse_duration_option("--last", last)
     with StreamsAlone() as alone:
         found = alone.read(_streams_with_dedup(config, stream), lambda name: read_status(config, name, span))
-        _print_statuses([status for status in found.values() if status], span, as_json=as_json)
+        statuses = [status for status in found.values() if status]
+        Output(as_json).show(statuses, partial(_print_statuses, span=span))
 
 
-def _print_statuses(statuses: Sequence[DedupStatus], span: timedelta, *, as_json: bool) -> None:
-    if as_json:
-        print_json([status.document() for status in statuses])
-        return
+def _print_statuses(statuses: Sequence[DedupStatus], span: timedelta) -> None:
     if not statuses:
         print("no stream has dedup: add a section `dedup` to one in the config ({} is enough)", file=sys.stderr)
     for number, status in enumerate(statuses):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import typer
 
-from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_json, print_table
+from waybill.interfaces.cli.render import Output, PrintedColumn, bytes_text, count, print_table
 from waybill.interfaces.cli.targets import load_streams
 from waybill.tables.partition.files_sink.finalize import FinalizeReport, finalize
 from waybill.tables.partition.files_sink.hour_state import HourState, HourStatus
@@ -13,10 +15,7 @@ from waybill.tables.partition.files_sink.hour_state import HourState, HourStatus
 def run(stream: str, *, dry_run: bool, all_hours: bool, as_json: bool) -> None:
     """Finalize, print the report, and exit with 1 if an hour is blocked; see `waybill finalize --help`."""
     report = finalize(load_streams(), stream, dry_run=dry_run)
-    if as_json:
-        print_json(report.document())
-    else:
-        _print(report, dry_run=dry_run, all_hours=all_hours)
+    Output(as_json).show(report, partial(_print, dry_run=dry_run, all_hours=all_hours))
     if report.blocked:
         raise typer.Exit(1)
 

@@ -14,7 +14,7 @@ from waybill.base.errors import ConfigError
 from waybill.base.printable import printable
 from waybill.config.models.last_valid import WatchConfig, load_for_watch
 from waybill.config.models.quantities import counted, rough_duration
-from waybill.interfaces.cli.render import PrintedColumn, print_json, print_table, time_text
+from waybill.interfaces.cli.render import Output, PrintedColumn, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_store
 from waybill.interfaces.operations.catalogue import ACKNOWLEDGE
 from waybill.interfaces.operations.here import acknowledge as acknowledge_incident
@@ -22,7 +22,7 @@ from waybill.interfaces.operations.here import find_incident
 from waybill.watch.incidents.finding import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from waybill.config.models import Config
     from waybill.watch.incidents.book_store import BookStore
@@ -40,7 +40,7 @@ def watch(*, dry_run: bool, every_seconds: int | None, as_json: bool) -> None:
     while True:
         began = time.monotonic()
         report = run_watch(_load_for_watch(), dry_run=dry_run)
-        _print_report(report, as_json=as_json)
+        Output(as_json).show(report, _print_report, _document)
         if every_seconds is None:
             raise typer.Exit(1 if report.broken or report.unexpected else 0)
         time.sleep(max(0.0, every_seconds - (time.monotonic() - began)))
@@ -81,9 +81,10 @@ def list_incidents(*, with_resolved: bool, as_json: bool) -> None:
     config = load_streams()
     with _open_books(config) as books:
         found = [each for each in books.load().incidents if with_resolved or each.is_open]
-    if as_json:
-        print_json([incident.document() for incident in found])
-        return
+    Output(as_json).show(found, _print_incidents)
+
+
+def _print_incidents(found: Sequence[Incident]) -> None:
     if found:
         columns = [PrintedColumn(name) for name in ("incident", "severity", "figure", "since", "state")]
         print_table(columns, ([i.id, i.severity, i.figure, _time(i.since_ms), _state(i)] for i in found))
@@ -141,10 +142,7 @@ def _open_books(config: Config) -> Iterator[BookStore]:
         yield BookStore(config.zookeeper.root, session, store)
 
 
-def _print_report(report: WatchReport, *, as_json: bool) -> None:
-    if as_json:
-        print_json(_document(report))
-        return
+def _print_report(report: WatchReport) -> None:
     measured = [finding for finding in report.findings if finding.verdict is not Verdict.UNKNOWN]
     for finding in report.broken:
         where = printable(finding.stream or finding.subject or finding.promise)

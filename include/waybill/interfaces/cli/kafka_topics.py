@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 
 import typer
 
@@ -10,7 +11,7 @@ from waybill.base.decision import Decision
 from waybill.base.errors import ConfigError
 from waybill.config.models import Config
 from waybill.config.models.quantities import counted
-from waybill.interfaces.cli.render import print_json
+from waybill.interfaces.cli.render import Output, print_json
 from waybill.interfaces.cli.targets import current_user, load_streams, open_store, parse_size_option
 from waybill.interfaces.operations.audit_log import logged
 from waybill.interfaces.operations.catalogue import APPLY_TOPICS
@@ -27,10 +28,7 @@ def print_plan(*, as_json: bool, check: bool) -> None:
     config = _load()
     with connect_cluster(config) as cluster, open_store(config) as store:
         plan = make_plan(read_plan_inputs(cluster, store, config.kafka.topics))
-    if as_json:
-        print_json(plan_document(plan))
-    else:
-        _print(plan, len(config.kafka.topics))
+    Output(as_json).show(plan, partial(_print, declared=len(config.kafka.topics)), plan_document)
     if check and (plan.steps or plan.refused):
         raise typer.Exit(1)
 

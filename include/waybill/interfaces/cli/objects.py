@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,11 +24,14 @@ from waybill.config.models import Config
 from waybill.config.models.quantities import counted, parse_duration
 from waybill.config.names import BackupName, TopicPartition
 from waybill.interfaces.cli.render import (
+    Output,
     PrintedColumn,
+    TableColumn,
     bytes_document,
     bytes_text,
     count,
     print_json,
+    print_rows,
     print_table,
     time_text,
     time_text_ms,
@@ -313,13 +316,18 @@ def list_uploads(stream: str | None, *, as_json: bool) -> None:
     is_wanted = _upload_filter(config, stream)
     with open_store(config) as store:
         uploads = [upload for upload in store.pending_uploads() if is_wanted(upload.chain)]
-    if as_json:
-        print_json([_upload_document(upload) for upload in uploads])
-        return
-    print_table(
-        [PrintedColumn("key"), PrintedColumn("begun", figure=True), PrintedColumn("upload id")],
-        ([upload.key, time_text(upload.begun), upload.upload_id] for upload in uploads),
-    )
+    Output(as_json).show(uploads, _print_uploads, lambda found: [_upload_document(each) for each in found])
+
+
+_UPLOADS: tuple[TableColumn[PendingUpload], ...] = (
+    TableColumn("key", lambda each: each.key),
+    TableColumn("begun", lambda each: time_text(each.begun), figure=True),
+    TableColumn("upload id", lambda each: each.upload_id),
+)
+
+
+def _print_uploads(uploads: Sequence[PendingUpload]) -> None:
+    print_rows(_UPLOADS, uploads)
     print(counted(len(uploads), "upload"), file=sys.stderr)
 
 

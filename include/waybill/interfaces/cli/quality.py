@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -14,7 +15,7 @@ import typer
 from waybill.base.errors import ConfigError
 from waybill.config.models.enums import Severity
 from waybill.config.models.quantities import counted, format_duration
-from waybill.interfaces.cli.render import PrintedColumn, count, print_json, print_table, time_text
+from waybill.interfaces.cli.render import Output, PrintedColumn, count, print_json, print_table, time_text
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_catalog, parse_duration_option
 from waybill.interfaces.operations.audit_log import logged
 from waybill.interfaces.operations.declaration import Operation
@@ -30,10 +31,7 @@ def show(stream: str, plan: str | None, *, as_json: bool) -> None:
         named = "" if plan is None else f" of plan {plan}"
         raise ConfigError(f"stream {stream!r} has no audit{named}: waybill quality history {stream} lists them")
     results = audits[-1]
-    if as_json:
-        print_json(_document(results))
-    else:
-        _print(stream, results)
+    Output(as_json).show(results, partial(_print, stream), _document)
 
 
 def history(stream: str, since: str, *, as_json: bool) -> None:

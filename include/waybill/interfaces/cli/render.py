@@ -1,14 +1,17 @@
-"""The output of commands: tables that stay readable in a pipe and in 80 columns, JSON, figures and times as text."""
+"""What the commands print: tables that stay readable in a pipe and in 80 columns, JSON, figures and times as text.
+
+`Output` takes what a command found, and prints it as a table, as lines, or as JSON.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import typer
 from rich.console import Console
@@ -20,6 +23,74 @@ _WIDTH_WITHOUT_TERMINAL = 10_000
 _COLUMN_DISTANCE = 2
 _MIN_NAME_WIDTH = 24
 _UNITS = ("KB", "MB", "GB", "TB", "PB")
+
+_T = TypeVar("_T")
+
+
+# --- what a command found ---------------------------------------------------------------------------------------------
+
+
+class Reported(Protocol):
+    """What has a JSON document, and a text of lines."""
+
+    def document(self) -> Any: ...
+
+    def lines(self) -> Iterable[str]: ...
+
+
+@dataclass(frozen=True)
+class TableColumn(Generic[_T]):
+    """A column of a table with a line for each `_T`: its title, and the text of a cell."""
+
+    title: str
+    cell: Callable[[_T], str]
+    figure: bool = False
+
+
+def _document(found: Any) -> Any:
+    return [each.document() for each in found] if isinstance(found, Sequence) else found.document()
+
+
+@dataclass(frozen=True)
+class Output:
+    """Prints what a command found: its JSON with `--json`, else a text for people."""
+
+    as_json: bool
+
+    def show(self, found: _T, text: Callable[[_T], object], document: Callable[[_T], Any] = _document) -> None:
+        """Print the JSON of what was found, or let `text` print it.
+
+        `document` makes the JSON. By default it is the document of what was found, or those of a list.
+        """
+        if self.as_json:
+            print_json(document(found))
+        else:
+            text(found)
+
+    def report(self, found: Reported) -> None:
+        """Print the JSON document of a report, or its lines."""
+        self.show(found, print_lines)
+
+    def table(self, found: Sequence[_T], columns: Sequence[TableColumn[_T]], *, none: str) -> None:
+        """Print the JSON documents of a list, or a table. `none` is printed to stderr in place of an empty table."""
+        if self.as_json:
+            print_json(_document(found))
+        elif found:
+            print_rows(columns, found)
+        else:
+            typer.echo(none, err=True)
+
+
+def print_lines(found: Reported) -> None:
+    """Print a report as a text."""
+    for line in found.lines():
+        typer.echo(line)
+
+
+def print_rows(columns: Sequence[TableColumn[_T]], rows: Iterable[_T]) -> None:
+    """Print a table with a line for each of `rows`; see `print_table`."""
+    titles = [PrintedColumn(column.title, column.figure) for column in columns]
+    print_table(titles, ([column.cell(row) for column in columns] for row in rows))
 
 
 # --- tables and JSON --------------------------------------------------------------------------------------------------

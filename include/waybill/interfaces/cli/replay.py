@@ -17,7 +17,16 @@ from waybill.config.connections import find_connection
 from waybill.config.connections.database import DatabaseEndpoint
 from waybill.config.models import Config
 from waybill.config.models.quantities import counted, rough_duration
-from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_json, print_table
+from waybill.interfaces.cli.render import (
+    Output,
+    PrintedColumn,
+    TableColumn,
+    bytes_text,
+    count,
+    print_json,
+    print_rows,
+    print_table,
+)
 from waybill.interfaces.cli.targets import current_user, load_streams
 from waybill.replay.requests.database import Database
 from waybill.replay.requests.queue import MAX_PAGE, Page, Queue
@@ -78,22 +87,24 @@ def _print_page(page: Page) -> None:
     if not page:
         typer.echo("there is no replay request" + " that can be read" * bool(page.unreadable), err=True)
         return
-    columns = [
-        PrintedColumn("id"),
-        PrintedColumn("state"),
-        PrintedColumn("stream"),
-        PrintedColumn("keys", figure=True),
-        PrintedColumn("from"),
-        PrintedColumn("to"),
-        PrintedColumn("target"),
-        PrintedColumn("read", figure=True),
-        PrintedColumn("delivered", figure=True),
-        PrintedColumn("rejected", figure=True),
-        PrintedColumn("requester"),
-    ]
-    print_table(columns, [_row(stored) for stored in page])
+    print_rows(_COLUMNS, page)
     if page.next_before is not None:
         typer.echo(f"There may be more: waybill replay ls --before {page.next_before}", err=True)
+
+
+_COLUMNS: tuple[TableColumn[StoredRequest], ...] = (
+    TableColumn("id", lambda each: each.request.id),
+    TableColumn("state", lambda each: str(each.state)),
+    TableColumn("stream", lambda each: each.request.requested.stream),
+    TableColumn("keys", lambda each: count(len(each.request.requested.keys)), figure=True),
+    TableColumn("from", lambda each: time_text_of(each.request.requested.from_ms)),
+    TableColumn("to", lambda each: time_text_of(each.request.requested.to_ms)),
+    TableColumn("target", lambda each: str(each.request.requested.target)),
+    TableColumn("read", lambda each: _percent(each), figure=True),
+    TableColumn("delivered", lambda each: count(each.progress.delivered), figure=True),
+    TableColumn("rejected", lambda each: count(each.rejected), figure=True),
+    TableColumn("requester", lambda each: each.request.requester),
+)
 
 
 def show(request_id: str, *, as_json: bool) -> None:
@@ -109,18 +120,15 @@ def print_rejected(request_id: str, *, as_json: bool) -> None:
     with _open_queue(load_streams()) as queue:
         while page := queue.rejected_of(request_id, after=found[-1] if found else None, limit=MAX_PAGE):
             found += page
-    if as_json:
-        print_json([message.document() for message in found])
-    elif found:
-        columns = [
-            PrintedColumn("topic"),
-            PrintedColumn("partition", figure=True),
-            PrintedColumn("offset", figure=True),
-            PrintedColumn("reason"),
-        ]
-        print_table(columns, [[each.topic, str(each.partition), str(each.offset), each.reason] for each in found])
-    else:
-        typer.echo("the target rejected no message", err=True)
+    Output(as_json).table(found, _REJECTED, none="the target rejected no message")
+
+
+_REJECTED: tuple[TableColumn[RejectedMessage], ...] = (
+    TableColumn("topic", lambda each: each.topic),
+    TableColumn("partition", lambda each: str(each.partition), figure=True),
+    TableColumn("offset", lambda each: str(each.offset), figure=True),
+    TableColumn("reason", lambda each: each.reason),
+)
 
 
 def cancel(request_id: str, reason: str, by: str | None, *, as_json: bool) -> None:
@@ -201,23 +209,6 @@ def _state(text: str | None) -> RequestState | None:
         return None if text is None else RequestState(text.lower())
     except ValueError:
         raise ReplayRefused(f"{text!r} is no state; there are: {', '.join(RequestState)}", "--state") from None
-
-
-def _row(stored: StoredRequest) -> list[str]:
-    requested = stored.request.requested
-    return [
-        stored.request.id,
-        str(stored.state),
-        requested.stream,
-        count(len(requested.keys)),
-        time_text_of(requested.from_ms),
-        time_text_of(requested.to_ms),
-        str(requested.target),
-        _percent(stored),
-        count(stored.progress.delivered),
-        count(stored.rejected),
-        stored.request.requester,
-    ]
 
 
 def _percent(stored: StoredRequest) -> str:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,17 @@ from waybill.base.errors import RestoreRefused, UnexpectedFailure, WaybillError
 from waybill.config.connections import KafkaEndpoint, find_connection
 from waybill.config.models import Config
 from waybill.config.names import TopicPartition
-from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_json, print_table, time_text
+from waybill.interfaces.cli.render import (
+    Output,
+    PrintedColumn,
+    TableColumn,
+    bytes_text,
+    count,
+    print_json,
+    print_rows,
+    print_table,
+    time_text,
+)
 from waybill.interfaces.cli.targets import load_streams, make_decision, open_store
 from waybill.interfaces.operations.audit_log import logged
 from waybill.interfaces.operations.catalogue import RESTORE
@@ -207,26 +218,28 @@ def print_status(restore: str | None, *, as_json: bool) -> None:
     with open_store(config) as store:
         plans = list(list_plans(store)) if restore is None else [find_plan(store, restore)]
         found = [(plan, _status_of(store, plan)) for plan in plans]
-    if as_json:
-        print_json([_status_document(plan, status) for plan, status in found])
-        return
+    show = partial(_print_statuses, restore)
+    Output(as_json).show(found, show, lambda statuses: [_status_document(*each) for each in statuses])
+
+
+_Status = tuple[RestorePlan, RestoreStatus | str]
+
+_STATUSES: tuple[TableColumn[_Status], ...] = (
+    TableColumn("id", lambda each: each[0].id),
+    TableColumn("stream", lambda each: each[0].stream),
+    TableColumn("to", lambda each: each[0].connection),
+    TableColumn("state", lambda each: _text_of(each[1])),
+    TableColumn("by", lambda each: each[0].by),
+    TableColumn("begun", lambda each: time_text(each[0].at)),
+    TableColumn("reason", lambda each: each[0].reason),
+)
+
+
+def _print_statuses(restore: str | None, found: Sequence[_Status]) -> None:
     if not found:
         typer.echo("there is no restore", err=True)
     elif restore is None:
-        columns = [
-            PrintedColumn("id"),
-            PrintedColumn("stream"),
-            PrintedColumn("to"),
-            PrintedColumn("state"),
-            PrintedColumn("by"),
-            PrintedColumn("begun"),
-            PrintedColumn("reason"),
-        ]
-        rows = [
-            [plan.id, plan.stream, plan.connection, _text_of(status), plan.by, time_text(plan.at), plan.reason]
-            for plan, status in found
-        ]
-        print_table(columns, rows)
+        print_rows(_STATUSES, found)
     else:
         _print_partitions(*found[0])
 
@@ -311,32 +324,18 @@ def run_groups(
     config = load_streams()
     offsets = _offsets_of_groups(config, restore, groups, offsets_file)
     moves = move_groups(config, restore, offsets, commit=commit, backwards=backwards)
-    if as_json:
-        print_json([move.document() for move in moves])
-        return
-    columns = [
-        PrintedColumn("group"),
-        PrintedColumn("from"),
-        PrintedColumn("offset", figure=True),
-        PrintedColumn("to"),
-        PrintedColumn("present", figure=True),
-        PrintedColumn("continues at", figure=True),
-        PrintedColumn("state"),
-    ]
-    print_table(columns, [_move_row(move) for move in moves])
+    Output(as_json).show(moves, partial(print_rows, _MOVES))
 
 
-def _move_row(move: GroupMove) -> list[str]:
-    present = "" if move.present_offset is None else str(move.present_offset)
-    return [
-        move.group,
-        str(move.source),
-        str(move.source_offset),
-        str(move.target),
-        present,
-        str(move.target_offset),
-        str(move.state),
-    ]
+_MOVES: tuple[TableColumn[GroupMove], ...] = (
+    TableColumn("group", lambda each: each.group),
+    TableColumn("from", lambda each: str(each.source)),
+    TableColumn("offset", lambda each: str(each.source_offset), figure=True),
+    TableColumn("to", lambda each: str(each.target)),
+    TableColumn("present", lambda each: "" if each.present_offset is None else str(each.present_offset), figure=True),
+    TableColumn("continues at", lambda each: str(each.target_offset), figure=True),
+    TableColumn("state", lambda each: str(each.state)),
+)
 
 
 def _offsets_of_groups(

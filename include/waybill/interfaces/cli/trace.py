@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +10,7 @@ import typer
 
 from waybill.base.errors import ConfigError
 from waybill.config.names import TopicPartition
-from waybill.interfaces.cli.render import bytes_document, print_json, time_text_ms
+from waybill.interfaces.cli.render import Output, bytes_document, time_text_ms
 from waybill.interfaces.cli.targets import load_streams
 from waybill.tables.quarantine.row_filter import Target
 from waybill.watch.trace import Traced, find_places, open_services, trace_message
@@ -31,9 +31,10 @@ def run_trace(stream: str, place: str | None, message_id: str | None, *, as_json
             if not places:
                 raise ConfigError(f"no table of stream {stream!r} has a message with the id {message_id!r}")
         found = [trace_message(services, config, stream, tp, offset) for tp, offset in places]
-    if as_json:
-        print_json([_document(each) for each in found])
-        return
+    Output(as_json).show(found, _print, lambda traces: [_document(each) for each in traces])
+
+
+def _print(found: Sequence[Traced]) -> None:
     for each in found:
         for line in _lines(each):
             typer.echo(line)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from waybill.base.errors import WaybillError
 from waybill.config.models import Config
 from waybill.config.models.quantities import counted
-from waybill.interfaces.cli.render import PrintedColumn, bytes_text, count, print_json, print_table
+from waybill.interfaces.cli.render import Output, PrintedColumn, bytes_text, count, print_table
 from waybill.interfaces.cli.targets import (
     StreamsAlone,
     load_streams,
@@ -38,10 +38,7 @@ def run(stream: str | None, *, table: bool, keys: bool, as_json: bool) -> None:
         names = stream_names(config, stream)
         found = alone.read(names, lambda name: _verify_alone(config, name, table=table, keys=keys))
         reports = list(found.values())
-        if as_json:
-            print_json([report.document() for report in reports])
-        else:
-            _print(reports)
+        Output(as_json).show(reports, _print)
         if not all(report.is_sound for report in reports):
             raise typer.Exit(1)
 
