@@ -102,7 +102,7 @@ class ShardReader:
                 iterator = self._find_iterator(position)
                 starts += 1
             self._wait()
-            asked_ms = int(self._now() * 1000)  # the time before the call: records that arrive during the call may not be in the answer
+            asked_ms = int(self._now() * 1000)  # before the call: later records may not be in the answer
             try:
                 answer = self._get_records(iterator, self._max_records)
             except KinesisRefusal as error:
