@@ -146,8 +146,10 @@ def _checked(value: Any, document: Document, where: str) -> dict[str, Any]:
 
 
 def _finite(written: str) -> float:
-    """Parse a number with a fraction. 1e999 would become infinity, which raises OverflowError if it is read as an
-    int."""
+    """Parse a number with a fraction.
+
+    Infinity (from 1e999) is refused, since it raises OverflowError if read as an int.
+    """
     number = float(written)
     if math.isinf(number):
         raise ValueError(f"{written[:50]} is no number that a document holds")

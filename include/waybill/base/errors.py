@@ -586,8 +586,7 @@ class OutputDiffers(WaybillError):
 
 
 class SweepHistoryLost(WaybillError):
-    """The table's snapshots do not lead back to the last dedup sweep, so it is unknown which rows were appended since
-    then."""
+    """The table's snapshots do not lead back to the last dedup sweep, so the rows appended since then are unknown."""
 
 
 class SweepUnsound(WaybillError):

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFault:
-    """Why a topic-partition stops: a backup object is missing, damaged, incomplete, or raises an unexpected exception.
+    """Why a topic-partition stops: a backup object is missing, damaged, incomplete, or raises unexpectedly.
     """
 
     tp: TopicPartition

@@ -111,8 +111,7 @@ def decode_offsets(
     whole_batch_bytes: int = _WHOLE_BATCH_BYTES,
     verify_crc: bool = True,
 ) -> Iterator[Int64s]:
-    """Yield the offsets of the messages that `decode` would yield, in int64 arrays, including messages that exceed the
-    limits.
+    """Yield the offsets of the messages of `decode` in int64 arrays, including messages that exceed the limits.
 
     An array holds at most a million offsets, or the offsets of one batch. A batch whose header shows that it lacks no
     offset is not decompressed, since the CRC covers these fields of the header. So only compacted topics cost more than
