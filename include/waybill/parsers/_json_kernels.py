@@ -1,5 +1,4 @@
-"""The compiled loop of `waybill.parsers.plain_json`: it checks JSON documents and stores the positions of the wanted
-fields.
+"""The compiled loop of `waybill.parsers.plain_json`: it checks JSON documents and finds the wanted fields.
 
 The loop accepts a document only if orjson reads it too, and then both see the same values. It leaves all other
 documents to a slower reader: see `find_fields`.
@@ -43,8 +42,7 @@ _SIMPLE_ESCAPES[list(b'"\\/bfnrt')] = True
 _FLAGGED_BYTES = 32
 _MAX_INTEGER_DIGITS = 18
 _MAX_DIGITS = 200
-"""A number with at most this number of digits and an exponent of one or two digits is below the largest float,
-1e308."""
+"""A number with at most this many digits and an exponent of one or two digits is below the largest float, 1e308."""
 _MAX_DEPTH = 64
 _IN_ARRAY, _UNTRACKED = -2, -1
 """Elements of the stack of open containers: an array, or an object whose fields are not wanted. Others are nodes."""

@@ -10,8 +10,7 @@ from waybill.records.batches._kernels import Array, compiled
 
 _ZERO, _NINE, _PLUS, _MINUS, _POINT, _E = (ord(c) for c in "09+-.e")
 _MAX_DIGITS = 200
-"""A number with at most this number of digits and an exponent of one or two digits is below the largest float,
-1e308."""
+"""A number with at most this many digits and an exponent of one or two digits is below the largest float, 1e308."""
 
 
 @compiled

@@ -327,5 +327,5 @@ def _pieces(value: object) -> Iterator[str]:
 def _leaf(value: object) -> str:
     try:
         return str(value) if type(value) is Decimal else repr(value)
-    except ValueError:  # an int of more than 4,300 digits
+    except ValueError:  # Python refuses to print an int of more than 4,300 digits
         return "a huge number"

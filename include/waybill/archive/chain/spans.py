@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFault:
-    """Why a topic-partition stops: a backup object is missing, damaged, incomplete, or raises unexpectedly.
+    """Why a topic-partition stops: a backup object is missing, damaged, incomplete, or makes its reader raise.
     """
 
     tp: TopicPartition

@@ -155,7 +155,7 @@ class _ByRegistry:
 
 
 def _other_case(schema: AvroSchema, path: FieldPath) -> list[FieldPath]:
-    """Return the field that has the name of the missing one but for upper and lower case, if a schema has it.
+    """Return the field whose name differs from the missing one only in case, if a schema has it.
 
     It is read as well, so that the reason of a message without event time can name it (`parsers.documents`).
     """
