@@ -6,8 +6,8 @@ derived from the unique table. `results` reads the results; each stream with new
 which fails with the error and its remedy if the stream failed, or if the budget of the key index makes the window too
 short (`dedup.window`, `dedup.floor`).
 
-A stream that leaves its group (`dedup.group: own`) has a DAG `dedup__<stream>` and an application of its own. Its runs
-start after partition runs of the stream; `merge` merges sorted runs, and `check_window` checks the window.
+A stream that leaves its group (`dedup.group: own`) has a separate DAG `dedup__<stream>`, with a separate application.
+Its runs start after partition runs of the stream; `merge` merges sorted runs, and `check_window` checks the window.
 
 One snapshot of the unique table contains the rows and the position of the sweep. So a retry or a run by hand continues
 at that position and repeats nothing.

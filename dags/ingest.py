@@ -6,7 +6,7 @@ the others. If there are no new messages, the run consists only of the task `pla
 The report fails when a stream has a new problem, and names it; while the problem lasts, later runs log it and succeed.
 No task is retried: the next run, a minute later, continues from the committed offsets.
 
-A stream with `ingest.group: own` has a DAG of its own, `ingest__<stream>`. Its report fails as long as there is a
+A stream with `ingest.group: own` has a separate DAG, `ingest__<stream>`. Its report fails as long as there is a
 problem.
 """
 
@@ -80,7 +80,7 @@ def ingest_dag(
 
 
 def build_all(config: Config) -> None:
-    """Register a DAG for each group, and for each stream that has a DAG of its own."""
+    """Register a DAG for each group, and for each stream with a separate DAG."""
     for group, streams in config.ingest_groups().items():
         settings = config.group(group).ingest
         timeout = lane_timeout_of(config, streams)

@@ -6,7 +6,7 @@ remaining work.
 
 One Spark application works on the streams of the group. `results` reads the results; each stream whose tables changed
 has a task `stream`, which fails with the error and its remedy if the stream failed. A stream that leaves its group
-(`maintenance.group: own`) has a DAG `maintenance__<stream>` and an application of its own.
+(`maintenance.group: own`) has a separate DAG `maintenance__<stream>`, with a separate application.
 """
 
 from collections.abc import Sequence

@@ -5,8 +5,9 @@ the others. `results` reads the results; each stream with new rows or an error h
 error and its remedy if the stream failed, if its rows are held for a person's decision, or if they are published with
 alerts.
 
-A stream that leaves its group (`partition.group: own`) has a DAG `partition__<stream>` and an application of its own.
-`check_alerts` then raises the alerts of the published runs, and with `sink: files`, `finalize` marks the final hours.
+A stream that leaves its group (`partition.group: own`) has a separate DAG `partition__<stream>`, with a separate
+application. `check_alerts` then raises the alerts of the published runs, and with `sink: files`, `finalize` marks the
+final hours.
 
 One snapshot contains the rows and the progress. So a retry or a run by hand continues at that progress and repeats
 nothing.

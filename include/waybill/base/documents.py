@@ -174,7 +174,8 @@ class Stored:
     def from_json(cls, where: str, data: bytes | str) -> Self:
         """Parse what `to_json` returned; `where` is its key or path.
 
-        Raises `DocumentTooNew` for a document of a newer Waybill, `DocumentDamaged` for one that cannot be parsed.
+        Raises `DocumentTooNew` for a document of a newer version of Waybill, `DocumentDamaged` for one that cannot be
+        parsed.
         """
         try:
             return cls.of_fields(where, cls.DOCUMENT.read(data, where))

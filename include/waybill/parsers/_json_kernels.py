@@ -402,7 +402,7 @@ def _literal_end(data: Array, position: Int, end: Int) -> Int:
 def _flag(data: Array, start: Int, end: Int, flags: Array) -> None:
     """Set `flags[i]` to 1 where byte `start + i` is a quote, a backslash or a control character, and after the end."""
     first, length = np.uint64(start), end - start
-    # A whole number of vectors where there are bytes behind the message: the rest would be flagged byte by byte.
+    # A whole number of vectors if there are bytes after the message: the rest would be flagged byte by byte.
     rounded = (length + _FLAGGED_BYTES - 1) // _FLAGGED_BYTES * _FLAGGED_BYTES
     for i in range(np.uint64(min(rounded, len(data) - start))):
         byte = data[first + i]

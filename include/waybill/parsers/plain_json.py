@@ -74,7 +74,7 @@ class PlainJsonReader:
 
 
 class _Fields(NamedTuple):
-    """The fields to find, as `find_fields` takes them."""
+    """The fields to find, in the form of `find_fields`."""
 
     numbers: Sequence[int]
     """The index of the event time's field, and of the message id's if the stream has one."""

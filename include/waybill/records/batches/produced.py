@@ -52,7 +52,7 @@ class Producer(NamedTuple):
 
 
 def is_sendable(header: BatchHeader, first_offset: int, next_offset: int) -> bool:
-    """Return whether `stamp` can send the batch as it is: its range is within the given one, and lacks no offset."""
+    """Return whether `stamp` can send the batch: its range is within the given one, and no offset is missing."""
     return (
         header.is_dense
         and header.timestamp_type is TimestampType.CREATE_TIME

@@ -74,7 +74,8 @@ class TaskRecord:
     def from_json(cls, key: str, content: bytes) -> Self:
         """Parse what `to_json` returned.
 
-        Raises `DocumentTooNew` for a newer Waybill's result, `DocumentDamaged` for one that cannot be parsed.
+        Raises `DocumentTooNew` for a result of a newer version of Waybill, `DocumentDamaged` for one that cannot be
+        parsed.
         """
         try:
             document = read_document(content, _VERSION, key)

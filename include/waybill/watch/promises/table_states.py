@@ -151,7 +151,7 @@ def parse_states(content: bytes | None) -> dict[str, TableState]:
 
 
 def states_content(states: Mapping[str, TableState]) -> bytes:
-    """Return table states as they are stored for the next watch."""
+    """Return the document of table states for the next watch."""
     documents = {name: state.document() for name, state in states.items()}
     return gzip.compress(orjson.dumps({"v": _VERSION, "states": documents}), compresslevel=1)
 
