@@ -105,8 +105,7 @@ def may_be_rounded(value: Any, kind: ColumnType) -> bool:
 
 
 def from_exact(value: Any, kind: ColumnType, where: str = "") -> Any:
-    """Return a number that was read exactly (`Decimal` or `int`), or a list of them, in a form that the column's type
-    accepts.
+    """Convert a number that was read exactly (`Decimal` or `int`), or a list of them, to a value for the column's type.
 
     Raises `ColumnValueError` if the type takes whole numbers, and the number is not one, or beyond 2^53.
     """
