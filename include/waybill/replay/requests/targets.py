@@ -34,7 +34,7 @@ class WebhookTarget:
     url: str
 
     def document(self) -> dict[str, str]:
-        """Return the target as a request's JSON holds it."""
+        """Return the target in the form of a request's JSON."""
         return {"type": self.type, "url": self.url}
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class KafkaTarget:
     topic: str
 
     def document(self) -> dict[str, str]:
-        """Return the target as a request's JSON holds it."""
+        """Return the target in the form of a request's JSON."""
         return {"type": self.type, "connection": self.connection, "topic": self.topic}
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class S3Target:
     compression: ObjectCompression = ObjectCompression.GZIP
 
     def document(self) -> dict[str, str]:
-        """Return the target as a request's JSON holds it."""
+        """Return the target in the form of a request's JSON."""
         return {"type": self.type, "compression": str(self.compression)}
 
     def __str__(self) -> str:
