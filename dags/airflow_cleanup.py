@@ -2,8 +2,8 @@
 
 Each DAG run leaves rows in Airflow's database: of the run, its task instances, their results and log events. A DAG
 that runs every minute leaves thousands a day. This DAG runs `airflow db clean` for rows that are older than
-`keep_days`. Waybill needs none of them. The latest scheduled run of each DAG stays. Task logs are files, which this
-DAG does not remove.
+`keep_days`. Waybill does not need these rows. The latest scheduled run of each DAG stays. Task logs are files, which
+this DAG does not remove.
 
 With `dry_run` the log shows how many rows a run would remove.
 """

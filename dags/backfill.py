@@ -1,9 +1,9 @@
 """`backfill`: build a range of a stream's table again from the archive, when triggered by hand.
 
 The form chooses the action. `plan` logs what a backfill would read and how long it would take. `run` requests a
-backfill and builds it with the present config on a branch of the table; `report` logs its audit and what it would
-change. Consumers see nothing of it until a run with `promote`; the DAG `backfill_undo` restores the rows from before.
-Partition runs go on meanwhile. With a generation that is not live, `run` builds that generation on its branch, from the
+backfill and builds it with the present config on a branch of the table; `report` logs its audit and the changes.
+Consumers do not see these rows until a run with `promote`; the DAG `backfill_undo` restores the earlier rows. Partition
+runs go on during a backfill. With a generation that is not live, `run` builds that generation on its branch, from the
 archive or from Kafka, and `promote` shows it instead of the live one.
 
 The request is stored. So a retry, also of a run whose Spark application was killed, continues with the tasks that are

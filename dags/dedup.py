@@ -2,12 +2,12 @@
 
 A run starts after each partition run that committed rows of the group's streams, and by its own schedule. One Spark
 application works on the streams of the group: it sweeps, then merges small sorted runs of the key index, which is
-derived from the unique table. `results` reads what was done; each stream that did something has a task `stream`, which
-fails with the error and its remedy if the stream failed, or if the budget of the key index makes the window too short
-(`dedup.window`, `dedup.floor`).
+derived from the unique table. `results` reads the results; each stream with new rows or an error has a task `stream`,
+which fails with the error and its remedy if the stream failed, or if the budget of the key index makes the window too
+short (`dedup.window`, `dedup.floor`).
 
-A stream that leaves its group (`dedup.group: own`) has a DAG `dedup__<stream>` and an application of its own. Its runs
-start after partition runs of the stream; `merge` merges sorted runs, and `check_window` checks the window.
+A stream that leaves its group (`dedup.group: own`) has a separate DAG `dedup__<stream>`, with a separate application.
+Its runs start after partition runs of the stream; `merge` merges sorted runs, and `check_window` checks the window.
 
 One snapshot of the unique table contains the rows and the position of the sweep. So a retry or a run by hand continues
 at that position and repeats nothing.
@@ -107,7 +107,7 @@ def merge(stream: str) -> None:
     merge_index(begin_task(), stream)
 
 
-# It only reads, so a retry would find the same: it fails, and alerts, once and at once.
+# The task only reads, so a retry would have the same result: it has no retries, so that the alert is immediate.
 @task(retries=0)
 def check_window(stream: str) -> None:
     from waybill.interfaces.airflow.tasks import begin_task

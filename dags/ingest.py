@@ -1,12 +1,12 @@
 """`ingest`: archives the new messages of Kafka, every minute, for all streams of a group.
 
-plan → lanes in parallel → report. A lane archives topic-partitions of several streams. One that fails does not delay
-the others. When nothing is new, the run is the task `plan` alone.
+plan → lanes in parallel → report. A lane archives topic-partitions of several streams. A failing lane does not delay
+the others. If there are no new messages, the run consists only of the task `plan`.
 
 The report fails when a stream has a new problem, and names it; while the problem lasts, later runs log it and succeed.
 No task is retried: the next run, a minute later, continues from the committed offsets.
 
-A stream with `ingest.group: own` has a DAG of its own, `ingest__<stream>`. Its report fails as long as there is a
+A stream with `ingest.group: own` has a separate DAG, `ingest__<stream>`. Its report fails as long as there is a
 problem.
 """
 
@@ -54,13 +54,13 @@ def report(group: str | None, lanes: Any) -> None:
 
     from waybill.interfaces.airflow.tasks import report_ingest
 
-    # None after a failed plan. As an argument, a value that was never pushed would fail the task before its first line.
+    # The value is None after a failed plan. A missing value as an argument would fail the task before its first line.
     plan = get_current_context()["ti"].xcom_pull(task_ids="plan", key="plan")
     report_ingest(group, plan, list(lanes or []))
 
 
 def lane_timeout_of(config: Config, names: list[str]) -> timedelta:
-    """Return the timeout of lanes: the longest budget of the streams, and time to finish the upload after its end."""
+    """Return the timeout of lanes: the longest budget of the streams, plus the time to finish the upload."""
     budgets = [config.streams[name].ingest.budget for name in names if name in config.streams]
     return max(budgets, default=timedelta()) + timedelta(minutes=2)
 
@@ -80,7 +80,7 @@ def ingest_dag(
 
 
 def build_all(config: Config) -> None:
-    """Register a DAG for each group, and for each stream that has a DAG of its own."""
+    """Register a DAG for each group, and for each stream with a separate DAG."""
     for group, streams in config.ingest_groups().items():
         settings = config.group(group).ingest
         timeout = lane_timeout_of(config, streams)

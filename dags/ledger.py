@@ -1,6 +1,6 @@
 """`ledger`: balances the log, the archive and the tables of all streams, every morning.
 
-The task stores the results, and the watch tells of a stream that does not balance (promise `ledger_balance`). The log
+The task stores the results, and the watch reports a stream that does not balance (promise `ledger_balance`). The log
 has the offsets. `waybill ledger STREAM` prints the whole balance.
 """
 

@@ -1,11 +1,12 @@
 """`maintenance`, and `maintenance_group__<group>`: maintain tables with Spark, every day by default.
 
 A run compacts small files, expires old snapshots, and removes files and objects that are no longer needed. Ingest,
-partition and dedup may run at the same time. Each run reads the state of the tables first, so a retry does the rest.
+partition and dedup may run at the same time. Each run reads the state of the tables first, so a retry does the
+remaining work.
 
-One Spark application works on the streams of the group. `results` reads what was done; each stream whose tables changed
+One Spark application works on the streams of the group. `results` reads the results; each stream whose tables changed
 has a task `stream`, which fails with the error and its remedy if the stream failed. A stream that leaves its group
-(`maintenance.group: own`) has a DAG `maintenance__<stream>` and an application of its own.
+(`maintenance.group: own`) has a separate DAG `maintenance__<stream>`, with a separate application.
 """
 
 from collections.abc import Sequence

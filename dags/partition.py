@@ -1,12 +1,13 @@
 """`partition`, and `partition_group__<group>`: turn new messages of the archive into table rows, every hour by default.
 
 One Spark application works on the streams of the group, some of them at a time. A stream that fails does not hinder
-the others. `results` reads what was done; each stream that did something has a task `stream`, which fails with the
+the others. `results` reads the results; each stream with new rows or an error has a task `stream`, which fails with the
 error and its remedy if the stream failed, if its rows are held for a person's decision, or if they are published with
 alerts.
 
-A stream that leaves its group (`partition.group: own`) has a DAG `partition__<stream>` and an application of its own.
-`check_alerts` then raises the alerts of what was published, and with `sink: files`, `finalize` marks the final hours.
+A stream that leaves its group (`partition.group: own`) has a separate DAG `partition__<stream>`, with a separate
+application. `check_alerts` then raises the alerts of the published runs, and with `sink: files`, `finalize` marks the
+final hours.
 
 One snapshot contains the rows and the progress. So a retry or a run by hand continues at that progress and repeats
 nothing.
@@ -59,7 +60,7 @@ def group_dag(config: Config, group: str, streams: Sequence[str]) -> DAG:
 # --- a stream with a DAG of its own -----------------------------------------------------------------------------------
 
 
-# It only reads, so a retry would find the same: it fails, and alerts, once and at once.
+# The task only reads, so a retry would have the same result: it has no retries, so that the alert is immediate.
 @task(retries=0)
 def check_alerts(stream: str) -> None:
     from airflow.sdk import get_current_context
@@ -70,7 +71,7 @@ def check_alerts(stream: str) -> None:
     check_alerts(begin_task(), stream, get_current_context()["dag_run"].start_date)
 
 
-# Also after a failed partition run: earlier hours may have become final.
+# Run also after a failed partition run: earlier hours may have become final.
 @task(trigger_rule="all_done")
 def finalize(stream: str) -> None:
     from waybill.interfaces.airflow.tasks import begin_task, finalize_hours

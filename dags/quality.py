@@ -1,7 +1,7 @@
 """`quality_decision`: release or reject the held run of a stream, when triggered by hand.
 
-A run is held when one of its critical checks failed: readers see nothing of it, and later runs wait. `release`
-publishes its rows as they are. `reject` drops them, and the next partition run parses the same messages again: correct
+A run is held when one of its critical checks failed: readers do not see its rows, and later runs wait. `release`
+publishes the rows unchanged. `reject` drops them, and the next partition run parses the same messages again: correct
 the config first. The decision is stored with its reason and the user who triggered the run.
 """
 

@@ -33,7 +33,8 @@ def retry() -> dict[str, Any]:
 def quarantine_retry_dag(config: Config) -> DAG:
     """Return the DAG; its form offers the streams of the config. A retry may take as long as a partition run.
 
-    Runs of several streams may be active at once. Of two of one stream, each message is moved by one.
+    Runs of several streams may be active at once. If two runs of one stream are active, each message is moved by only
+    one of them.
     """
     longest = max((stream.partition.timeout for stream in config.streams.values()), default=timedelta(hours=1))
 

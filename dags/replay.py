@@ -1,9 +1,9 @@
-"""`replay`, `replay_request` and `replay_index`: the messages of some keys between two times, delivered again.
+"""`replay`, `replay_request` and `replay_index`: deliver the messages of some keys between two times again.
 
-`replay_request` is a form that creates a request. `replay` serves the open requests, every minute. A request that is
-interrupted continues where it was. `replay_index` notes every hour which parts of the archive hold which keys, so that
-a request need not read the whole archive, and removes requests that ended long ago. Without the section `replay` in
-the config there are none of these DAGs.
+`replay_request` is a form that creates a request. `replay` serves the open requests, every minute. An interrupted
+request continues at its cursor. `replay_index` records every hour which parts of the archive hold which keys, so that a
+request need not read the whole archive, and removes requests that ended long ago. These DAGs exist only if the config
+has a section `replay`.
 """
 
 from datetime import timedelta

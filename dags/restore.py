@@ -1,10 +1,11 @@
-"""`restore` and `rehearse`: archived messages back into Kafka topics, each once.
+"""`restore` and `rehearse`: put archived messages back into Kafka topics, each once.
 
-`restore` is triggered by hand. The form chooses the action: `plan` logs what a restore would do and what the preflight
-finds, `run` restores and compares, `verify` compares a restore again. A retry continues where the target ends.
+`restore` is triggered by hand. The form chooses the action: `plan` logs the ranges of a restore and the problems that
+the preflight finds, `run` restores and compares, `verify` compares a restore again. A retry continues at the end of the
+target's log.
 
-`rehearse` restores a random range of the archive every night into a topic of its own, compares it, deletes the topic,
-and stores how long it took. An object that cannot be restored fails the run, which names it.
+`rehearse` restores a random range of the archive every night into a separate topic, compares it, deletes the topic, and
+stores how long it took. An object that cannot be restored fails the run, which names it.
 """
 
 from datetime import timedelta

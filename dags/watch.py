@@ -1,7 +1,7 @@
 """`watch`: measures the promises of all streams each minute, and sends an alert for each that is broken.
 
 A broken promise is an incident: `waybill incidents ls` lists them. The run itself fails only if the watch cannot work.
-A dead Airflow cannot report itself, so run `waybill watch` outside of Airflow, too: two watches send one message.
+If Airflow is down, it cannot report this, so run `waybill watch` outside of Airflow too: two watches send one message.
 """
 
 from datetime import timedelta

@@ -58,7 +58,7 @@ def maintain(application: Application, work: StreamWork) -> None:
             S3Endpoint.of(find_connection(config.storage.connection)),
         )
         application.context()
-        # A session of the stream's own: temporary views, and the catalog's cache of tables, belong to a session.
+        # Each stream has its own session, since temporary views and the catalog's cache of tables belong to a session.
         session = SparkSession.builder.getOrCreate().newSession()
         attach_catalog(session, catalog)
         return SparkProcedures(session, catalog.name)

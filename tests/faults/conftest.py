@@ -1,4 +1,4 @@
-"""What the fault tests share: one world on the run's stack, and a way to run scenarios side by side."""
+"""Shared by the fault tests: one world on the run's stack, and a fixture that plays scenarios in parallel."""
 
 from __future__ import annotations
 

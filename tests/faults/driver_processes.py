@@ -1,4 +1,4 @@
-"""Processes that run drivers and commands with failpoints of their own, to be killed and frozen.
+"""Processes that run drivers and commands, each with its own failpoints, to kill and freeze them.
 
 One server process imports the modules, which takes seconds, and forks a child for each driver.
 """

@@ -1,4 +1,4 @@
-"""The fixed scenarios of the fault tests: each shows one thing, and is quick about it."""
+"""The fixed scenarios of the fault tests: each shows one property, in a short time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each kind of call to S3 goes wrong before and after S3 has done its work; connections and sessions end meanwhile."""
+"""Each kind of call to S3 fails before and after S3 has executed it; connections and sessions end in the meantime."""
 
 from __future__ import annotations
 
@@ -35,12 +35,15 @@ SESSION = (Effect.CUT_ZOOKEEPER, Effect.EXPIRE_SESSION, Effect.FREEZE_ZOOKEEPER)
 
 
 def _each(call: S3Call, effects: Sequence[Effect]) -> list[CallFault]:
-    """One effect after the other: each takes the first call that meets it."""
+    """Inject one effect after the other: each into the first matching call."""
     return [CallFault(call, effect) for effect in effects]
 
 
 def _rebuild(times: int) -> list[CallFault]:
-    """Every second upload ZooKeeper forgets, so that lanes ask S3 where they stand: a listing, and the last object."""
+    """After every second upload, ZooKeeper loses its data.
+
+    So lanes read their positions from S3: a listing, and the last object.
+    """
     return [CallFault(S3Call.PUT_OBJECT, Effect.DELETE_NODES, nth=2 * number + 1) for number in range(times)]
 
 
@@ -108,7 +111,7 @@ def test_kafka_connections_that_are_cut_in_the_middle_of_a_fetch(hurt: dict[str,
 
 
 def test_lane_does_not_hang_on_a_kafka_that_says_nothing_any_more(hurt: dict[str, SceneResult]) -> None:
-    """Connections stay, answers do not come: the lane ends all the same, long before Airflow's limit of two minutes."""
+    """Connections stay open without answers: the lane still ends long before Airflow's limit of two minutes."""
     result = hurt["silence"]
     assert result.injected[f"{Effect.FREEZE_KAFKA}, at a {S3Call.PUT_OBJECT}"] == 1
     assert result.longest_overtime_seconds < 75

@@ -1,4 +1,4 @@
-"""The checker sees what it is there to see; nothing here needs a server."""
+"""The checker finds each kind of fault; these tests need no server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PREFIX = "a/backup/t/"
 
 
 class Bucket:
-    """Just enough of a client of S3, over a dict."""
+    """The S3 client methods that the checker needs, on a dict."""
 
     def __init__(self, objects: dict[str, bytes]) -> None:
         self.objects = objects

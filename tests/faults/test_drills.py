@@ -34,7 +34,7 @@ from waybill.archive.ingest import plan_lanes, run_lane
 pytestmark = [pytest.mark.drill, pytest.mark.faults, pytest.mark.timeout(1500)]
 
 SHORT = os.environ.get("WAYBILL_DRILLS") == "short"
-"""For development: S3 is away for one minute, and not for ten."""
+"""For development: S3 does not answer for one minute instead of ten."""
 _ALERTS = """\
 alerts:
   resolve_after: 1m
@@ -51,9 +51,9 @@ class Drill:
 
     name: str
     broken: str
-    """What was done."""
+    """The damage."""
     limit: str
-    """The promise that tells of it, and its limit."""
+    """The promise that reports the damage, and its limit."""
     detected_seconds: float | None = None
     """From the break to the first mail."""
     incidents: list[str] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Drill:
 
 
 class Room:
-    """The stream of a drill, its watch, and what was told."""
+    """The stream of a drill, its watch, and its messages."""
 
     def __init__(self, drill: Drill, stream: ArchivedStream, servers: AlertServers) -> None:
         self.drill = drill
@@ -75,7 +75,7 @@ class Room:
         self.broken_at = 0.0
 
     def breaks(self) -> None:
-        """Note that the damage is done now."""
+        """Record the time of the damage."""
         self.broken_at = time.monotonic()
         assert self.servers.mails == [], [str(mail["Subject"]) for mail in self.servers.mails]
 
@@ -88,7 +88,7 @@ class Room:
         return str(body.get_content())
 
     def wait_for_the_end(self, seconds: float = 400.0) -> None:
-        """Wait until every incident has ended, and note what was told."""
+        """Wait until every incident has ended, and record the messages."""
 
         def has_ended() -> bool:
             subjects = [str(mail["Subject"]) for mail in self.servers.mails]
@@ -111,11 +111,11 @@ class Room:
         return ran.out
 
     def by_hand(self, what: str) -> None:
-        """Note what a person does outside of Waybill."""
+        """Record a step that a person takes outside of Waybill."""
         self.drill.commands.append(what)
 
     def verify(self) -> None:
-        """Everything is there: the archive, the table and the quarantine."""
+        """Verify the archive, the table and the quarantine."""
         self.stream.partition()
         ran = self.stream.waybill("verify", self.stream.name)
         assert ran.code == 0, ran.out + ran.err

@@ -1,4 +1,5 @@
-"""Brokers killed, frozen and restarted in seeded orders: the watch tells each state once, and once when it is over."""
+"""Brokers are killed, frozen and restarted at random: the watch reports the beginning and the end of each state
+once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan or a lane of a Kinesis stream dies by SIGKILL, or sleeps behind its successor; nothing is lost or repeated."""
+"""A plan or a lane of a Kinesis stream is killed, or frozen past its successor: no record is lost or repeated."""
 
 from __future__ import annotations
 

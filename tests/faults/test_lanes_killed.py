@@ -1,4 +1,4 @@
-"""A lane dies by SIGKILL at each step boundary of the protocol; the next one makes it good."""
+"""A lane is killed at each step boundary of the protocol; the next lane completes its work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.deep, pytest.mark.faults, pytest.mark.integration]
 
 
 def _scenario(failpoint: str) -> Scenario:
-    """For two of them something must happen before."""
+    """Return the scenario of a failpoint; two of them need a preparation."""
     kill = LaneFault(failpoint, LaneAction.KILL)
     if failpoint == "ingest.object_inspected":  # an object that nobody committed is found
         return small(lane_faults=(LaneFault("ingest.object_created", LaneAction.KILL), kill))

@@ -1,4 +1,4 @@
-"""The connection to PostgreSQL is cut at any byte, or the server is gone for a while: no replay request is lost."""
+"""The connection to PostgreSQL is cut at any byte, or the server is down for some time: no replay request is lost."""
 
 from __future__ import annotations
 

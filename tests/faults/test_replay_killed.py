@@ -1,4 +1,4 @@
-"""Workers of replay requests that are killed, frozen and doubled: objects have each message once, webhooks at least."""
+"""Replay workers are killed, frozen and run twice: objects have each message once, webhooks at least once."""
 
 from __future__ import annotations
 

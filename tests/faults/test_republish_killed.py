@@ -1,4 +1,5 @@
-"""`waybill kafka republish`, killed between any two steps: the next run publishes the rest, and nothing twice."""
+"""`waybill kafka republish` is killed between any two steps: the next run publishes the other messages, and none
+twice."""
 
 from __future__ import annotations
 

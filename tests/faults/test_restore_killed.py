@@ -1,4 +1,4 @@
-"""Restores that are killed, frozen and doubled, and targets whose brokers die: the target holds each message once."""
+"""Restores are killed, frozen and run twice, and brokers of targets die: the target holds each message once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxy in front of S3 passes on what S3 says, however S3 says it."""
+"""The proxy in front of S3 forwards every kind of answer of S3 unchanged."""
 
 from __future__ import annotations
 

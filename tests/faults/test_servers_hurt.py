@@ -1,4 +1,4 @@
-"""Servers die, come back, lose what they knew; two schedulers run the same lanes all the while."""
+"""Servers die, restart and lose their data, while two schedulers run the same lanes."""
 
 from __future__ import annotations
 

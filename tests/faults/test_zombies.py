@@ -1,4 +1,4 @@
-"""A lane sleeps (SIGSTOP) past its session while another works, and wakes up (SIGCONT). And the harness sees it."""
+"""A lane is frozen (SIGSTOP) until its session has ended and another lane has run, and continues (SIGCONT)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from scenarios import Play, small
 pytestmark = [pytest.mark.faults, pytest.mark.integration]
 
 _SEEN = ("lost", "broken", "changed", "verify")
-"""What is wrong then: by the checker twice, by the watcher of objects, and by Waybill's own command."""
+"""The faults that must be found: two by the checker, one by the watcher of objects, and one by Waybill's own
+command."""
 
 
 def zombie(failpoint: str, *, guard: bool = True) -> Scenario:
-    """The sleeper's object is shorter than the one that another lane creates under the same name meanwhile."""
+    """The frozen lane's object is shorter than the one that another lane creates under the same name."""
     freeze = LaneFault(failpoint, LaneAction.FREEZE)
     return small(lane_faults=(freeze,), max_bytes=(1 << 20,), guard=guard)
 
 
 @pytest.fixture(scope="module")
 def zombies(play: Play) -> dict[str, SceneResult]:
-    """With the guard at each place, and without it where it is the only thing between the zombie and the archive."""
+    """Scenarios with the guard at each place, and without it where nothing else protects the archive from the
+    zombie."""
     scenarios = {name: zombie(name) for name in FREEZE_AT}
     return play({**scenarios, "unguarded": zombie("ingest.object_cut", guard=False)})
 
@@ -38,7 +40,7 @@ def test_zombie_loses_and_repeats_nothing(zombies: dict[str, SceneResult], failp
 def test_without_the_conditional_create_the_harness_finds_what_the_zombie_does(
     zombies: dict[str, SceneResult],
 ) -> None:
-    """The zombie puts its shorter object over the longer one, behind which the chain has gone on."""
+    """The zombie overwrites the longer object, after which the chain continues, with its shorter one."""
     result = zombies["unguarded"]
     assert result.injected["SIGSTOP, SIGCONT at ingest.object_cut, others went on"] == 1
     found = Counter(dict.fromkeys(_SEEN, 0))

@@ -1,6 +1,6 @@
-"""The protocol with one guard turned off. The model check must find a counterexample, else it cannot find any.
+"""The protocol with one guard turned off. The model check must find a counterexample, which shows that it can find one.
 
-Each guard is turned off between two modules, so that no patch depends on how a module does its part.
+Each guard is turned off between two modules, so that no patch depends on the inside of a module.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def adopt_with_own_end() -> Iterator[None]:
 
 @contextmanager
 def take_refusal_for_success() -> Iterator[None]:
-    """Let a refused lane believe that its own earlier attempt has created the object."""
+    """Let a refused lane assume that its own earlier attempt has created the object."""
     complete = Upload.complete
 
     def blind(self: Upload) -> None:

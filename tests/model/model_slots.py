@@ -120,7 +120,8 @@ class World:
     # --- lanes ---
 
     def ended(self, shard_id: str) -> bool:
-        """The truth: the end of the shard was committed (garbage collection does not change that)."""
+        """Return whether the end of the shard was committed, by the oracle (garbage collection does not change
+        that)."""
         shard = self.shards[shard_id]
         return shard.is_closed and shard_id in self._ends
 
@@ -261,7 +262,7 @@ class World:
     # --- plans ---
 
     def plan(self, step: Callable[[str], None] = lambda _: None) -> ExtendedMap:
-        """Run one plan, and hand its map to the lanes."""
+        """Run one plan, and pass its map to the lanes."""
 
         def list_shards() -> ShardListing:
             step("list shards")
@@ -286,7 +287,7 @@ class World:
         return done
 
     def free_slots(self) -> set[int]:
-        """The truth about free slots."""
+        """Return the free slots, from the oracle's data."""
         return set(range(self.slots)) - {
             each.slot for shard_id, each in self.assigned.items() if not self.ended(shard_id)
         }
@@ -316,7 +317,7 @@ class World:
         return done.slot_map
 
     def accept_gap(self, slot: int, shard_id: str) -> None:
-        """What a person's acceptance of a removed shard does."""
+        """Apply a person's acceptance of a removed shard."""
         checkpoint, version = self.checkpoints.get(slot, (Checkpoint(), 0))
         position = checkpoint.position(shard_id) or ShardPosition.trim_horizon()
         self.checkpoints[slot] = (checkpoint.moved(shard_id, position.at_shard_end()), version + 1)
@@ -350,7 +351,7 @@ class Planner:
         self._let.switch()
 
     def kill(self) -> None:
-        """End the plan where it stands."""
+        """End the plan at its present step."""
         self._let.parent = getcurrent()
         self._let.throw(GreenletExit)
         self.is_done = True

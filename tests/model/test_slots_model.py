@@ -88,7 +88,7 @@ class SmallCase:
 
 
 def explore(make: Callable[[], SmallCase], preemptions: int) -> tuple[int, int]:
-    """Run every schedule with so many changes from one plan to the other. Return schedules and states."""
+    """Run every schedule with this number of changes from one plan to the other. Return schedules and states."""
     left: list[tuple[list[str], int]] = [([], preemptions)]
     seen: dict[tuple[object, ...], int] = {}
     ended: set[tuple[object, ...]] = set()
@@ -183,7 +183,7 @@ class History:
                 planner.step()
 
     def _whole(self) -> None:
-        """A plan that nobody disturbs gives free slots first."""
+        """Check that an undisturbed plan assigns free slots first."""
         self.world.plan()
         free, before = self.world.free_slots(), set(self.world.assigned)
         self.world.run_lanes()

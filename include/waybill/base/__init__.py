@@ -1,9 +1,9 @@
-"""What every room uses.
+"""Modules that every room uses.
 
 - `errors`: the exceptions that Waybill raises on purpose.
 - `decision`: a decision of a person, before it is stored.
-- `documents`: how stored JSON documents are read and written.
+- `documents`: reads and writes stored JSON documents.
 - `metering`: S3 requests, CPU and memory of a task, for its cost.
 - `failpoints`: places where tests stop a process.
-- `printable`: foreign names as text that a terminal and a log can show.
+- `printable`: converts foreign names to text that terminals and logs can show.
 """

@@ -1,4 +1,4 @@
-"""A decision of a person: why, who made it, through which surface, and when."""
+"""A person's decision: who, why, when, and through which surface."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Surface(StrEnum):
-    """Where a person decides."""
+    """The surfaces through which people decide."""
 
     TERMINAL = "terminal"
     PAGE = "page"
@@ -20,12 +20,12 @@ class Surface(StrEnum):
 
 
 _RUN_OF_NOBODY = "airflow"
-"""Who decides in a DAG run that names no user."""
+"""The name that is recorded for a DAG run without a user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision, before it is stored with what it is about."""
+    """A decision, before it is stored together with its subject."""
 
     reason: str
     by: str

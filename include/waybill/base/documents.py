@@ -1,7 +1,7 @@
 """Versioned JSON documents: ZooKeeper nodes, small objects of S3, snapshot properties of tables.
 
-Each document's field `v` is the version of its layout. This module holds the only comparison of a stored version with
-the versions that this Waybill reads.
+Each document's field `v` is the version of its layout. Only this module compares a stored version with the versions
+that this installation reads.
 
 A kind of document is declared once, as a `Document`: its version, its name in errors, what to do about a damaged one,
 and how its JSON is written and packed. `Document.write` and `Document.parse` are the way to and from its fields. A
@@ -16,10 +16,10 @@ dataclass that is stored derives from `Stored` and has that declaration:
         at: datetime
 
 Its fields are then stored in their order, by their types: an enum by its value, a time in ISO 8601, a tuple as a list.
-`As` says what differs. A class whose JSON has another shape defines `to_fields` and `of_fields` itself.
+`As` declares exceptions. A class whose JSON has another shape defines `to_fields` and `of_fields` itself.
 
-Readers are no more strict than the first ones were, since documents in old stores must stay readable: fields that are
-not known are left out, and plain values are taken as they are, or converted (`Document.converts`).
+Readers are not stricter than those of earlier versions, since documents in old stores must stay readable: unknown
+fields are left out, and plain values are used unchanged, or converted (`Document.converts`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 DAMAGES = (AttributeError, EOFError, KeyError, OSError, OverflowError, TypeError, ValueError, zlib.error)
-"""What reading a damaged document raises: unpacking it, parsing it, and taking its fields."""
+"""The exceptions for a damaged document: from unpacking it, parsing it, and reading its fields."""
 
 
 # --- how JSON is written ----------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def spaced(document: Any) -> bytes:
 
 
 def readable(document: Any) -> bytes:
-    """Return JSON for people who open the object: a line for each field, all letters as they are."""
+    """Return JSON for people who open the object: a line for each field, without escapes for letters."""
     return json.dumps(document, indent=1, ensure_ascii=False).encode()
 
 
@@ -78,7 +78,7 @@ def gzipped(document: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What all documents of one kind have in common."""
+    """The declaration that all documents of one kind share."""
 
     damaged: str = ""
     """What is said of a damaged one, with the remedy. `{where}` is its key or path, `{error}` what was found, `{kind}`
@@ -88,11 +88,11 @@ class Document:
     oldest: int = 1
     """The oldest version that is read."""
     name: str = "{where}"
-    """What errors about a newer version call it."""
+    """The name of the document in errors about a newer version."""
     remedy: str = "Upgrade this installation"
-    """What to do about a newer version."""
+    """The remedy for a newer version."""
     converts: bool = False
-    """Whether numbers and texts are converted: `int("5")`. Else they are taken as the JSON has them."""
+    """Whether numbers and texts are converted: `int("5")`. Otherwise the values of the JSON are used unchanged."""
     dump: Callable[[Any], bytes] = compact
     """Makes JSON of the fields, and packs it."""
     unpack: Callable[[Any], bytes] | None = None
@@ -155,7 +155,7 @@ def _parsed(data: bytes | str) -> Any:
 
 
 def _checked(value: Any, document: Document, where: str) -> dict[str, Any]:
-    """Return the fields of a JSON value if it is a document of a version that is read."""
+    """Return the fields of a JSON value if it is a document of a supported version."""
     fields = dict(value)
     try:
         found = int(fields["v"])
@@ -174,7 +174,10 @@ def _checked(value: Any, document: Document, where: str) -> dict[str, Any]:
 
 
 def _finite(written: str) -> float:
-    """Return a number with a fraction. 1e999 would be infinity, which raises OverflowError where an int is read."""
+    """Parse a number with a fraction.
+
+    Infinity (from 1e999) is refused, since it raises OverflowError if read as an int.
+    """
     number = float(written)
     if math.isinf(number):
         raise ValueError(f"{written[:50]} is no number that a document holds")
@@ -199,7 +202,8 @@ class Stored:
     def from_json(cls, where: str, data: bytes | str) -> Self:
         """Parse what `to_json` returned; `where` is its key or path.
 
-        Raises `DocumentTooNew` for a document of a newer Waybill, `DocumentDamaged` for one that cannot be parsed.
+        Raises `DocumentTooNew` for a document of a newer version of Waybill, `DocumentDamaged` for one that cannot be
+        parsed.
         """
         try:
             return cls.of_fields(where, cls.DOCUMENT.read(data, where))
@@ -215,7 +219,7 @@ class Stored:
             cls.DOCUMENT.refuse(where, error)
 
     def to_fields(self) -> dict[str, Any]:
-        """Return the fields as JSON has them, without the version."""
+        """Return the fields as JSON values, without the version."""
         fields = {}
         for attribute, name, write, is_left_out in _plan_of(type(self)).writers:
             value = getattr(self, attribute)
@@ -245,20 +249,21 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class As:
-    """How a field is stored where its name and type do not say it: `Annotated[int, As("at")]`.
+    """How a field is stored, if its name and type do not define it: `Annotated[int, As("at")]`.
 
-    One with a lambda that uses names of its module has a name itself, outside the class: the names of an annotation
-    are not those of the module while the lambda runs.
+    If a lambda uses names of its module, assign the `As` to a name outside of the class: inside an annotation, the
+    lambda cannot find the module's names.
     """
 
     name: str = ""
-    """Its key in the document; '' for the name of the field."""
+    """The key in the document; '' stands for the name of the field."""
     read: Callable[[Any], Any] | None = None
-    """Makes the value of JSON. Not called with null where the field may be None."""
+    """Converts JSON to the value. Not called with null if the field can be None."""
     write: Callable[[Any], Any] | None = None
-    """Makes JSON of the value. Not called with None where the field may be that."""
+    """Converts the value to JSON. Not called with None if the field can be None."""
     may_lack: bool = False
-    """Whether the key may be missing, as an earlier Waybill did not write it. The field then has its default."""
+    """Whether the key may be missing, because earlier versions of Waybill did not write it. The field then has its
+    default."""
     is_left_out: bool = False
     """Whether None is not written. The key may be missing then."""
     is_place: bool = False
@@ -281,7 +286,7 @@ class _Field:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the value is in the document always, and needs no place to be read."""
+        """Whether the value is always in the document, and can be read without the document's place."""
         return not (self.part or self.may_lack or self.is_place)
 
     def of_json(self, where: str, value: Any) -> Any:
@@ -292,19 +297,19 @@ class _Field:
 
 
 class _Plan(NamedTuple):
-    """How a class is stored, with all that is asked of a plain field at hand."""
+    """How a class is stored; precomputed, so that plain fields are read and written fast."""
 
     readers: tuple[tuple[str, str, Callable[[Any], Any] | None, _Field | None], ...]
-    """For each field its name, its key, what reads it, and the field if it is not plain."""
+    """For each field, its name, its key, the function that reads it, and the field if it is not plain."""
     writers: tuple[tuple[str, str, Callable[[Any], Any] | None, bool], ...]
-    """For each stored field its name, its key, what writes it, and whether None is left out."""
+    """For each stored field, its name, its key, the function that writes it, and whether None is left out."""
 
 
 _PLANS: dict[type[Stored], _Plan] = {}
 
 
 def _plan_of(cls: type[Stored]) -> _Plan:
-    """Return how a class is stored: worked out once, when the first document of it is read or written."""
+    """Return how a class is stored. It is computed once, when its first document is read or written."""
     plan = _PLANS.get(cls)
     if plan is None:
         fields = _fields_of(cls)
@@ -348,7 +353,7 @@ def _or_none(make: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
 
 
 def _reader(kind: Any, converts: bool) -> Callable[[Any], Any] | None:
-    """Return what makes a value of this type of JSON; None if it is taken as it is."""
+    """Return the function that converts JSON to a value of this type; None if no conversion is needed."""
     if typing.get_origin(kind) is tuple:
         read = _reader(typing.get_args(kind)[0], converts)
         return tuple if read is None else lambda values: tuple(map(read, values))
@@ -360,7 +365,7 @@ def _reader(kind: Any, converts: bool) -> Callable[[Any], Any] | None:
 
 
 def _writer(kind: Any) -> Callable[[Any], Any] | None:
-    """Return what makes JSON of a value of this type; None if JSON takes it as it is."""
+    """Return the function that converts a value of this type to JSON; None if no conversion is needed."""
     if isinstance(kind, type) and issubclass(kind, Stored):
         return kind.to_part
     return datetime.isoformat if kind is datetime else None

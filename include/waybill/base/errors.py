@@ -148,8 +148,8 @@ class UnsupportedBatch(CorruptBatch):
 class DocumentDamaged(WaybillError):
     """A JSON document in S3 or ZooKeeper cannot be parsed or lacks fields. The message names the remedy.
 
-    A document that a newer Waybill wrote raises `DocumentTooNew` instead, and a table's snapshot properties that cannot
-    be parsed raise `ProgressLost`.
+    A document of a newer version of Waybill raises `DocumentTooNew` instead, and a table's snapshot properties that
+    cannot be parsed raise `ProgressLost`.
     """
 
 
@@ -157,7 +157,7 @@ class DocumentDamaged(WaybillError):
 
 
 class KafkaUnavailable(WaybillError):
-    """Kafka did not answer, or refused, for longer than the lane may wait. A later call may succeed."""
+    """Kafka did not answer, or refused, within the timeout. A later call may succeed."""
 
     retriable = True
 
@@ -181,7 +181,7 @@ class CatalogUnavailable(WaybillError):
 
 
 class CoordinationUnavailable(WaybillError):
-    """ZooKeeper did not answer, or the session has ended. Nothing can be committed; a later run may succeed."""
+    """ZooKeeper did not answer, or the session has ended. No offset can be committed; a later run may succeed."""
 
     retriable = True
 
@@ -189,7 +189,7 @@ class CoordinationUnavailable(WaybillError):
 class SessionReplaced(CoordinationUnavailable):
     """A server of ZooKeeper's protocol answered a reconnect with another session: all locks of the old one are gone.
 
-    ZooKeeper itself reports an expired session. ClickHouse Keeper has been seen to hand out a new one instead.
+    ZooKeeper itself reports an expired session. ClickHouse Keeper was observed to start a new one instead.
     """
 
     def __init__(self, where: str, before: int, now: int) -> None:
@@ -211,7 +211,7 @@ class RegistryUnavailable(WaybillError):
 
 
 class AirflowUnavailable(WaybillError):
-    """Airflow's API did not answer, or refused the request. Only the watch asks it."""
+    """Airflow's API did not answer, or refused the request. Only the watch uses this API."""
 
     retriable = True
 
@@ -245,9 +245,9 @@ class ScratchUnusable(WaybillError):
 
 
 class StoreUnfit(WaybillError):
-    """The S3 store lacks an ability that Waybill relies on, so nothing is written to it.
+    """The S3 store lacks an ability that Waybill relies on, so Waybill does not write to it.
 
-    `lacks` names each ability with what the store did instead.
+    `lacks` names each ability with the behaviour of the store.
     """
 
     def __init__(self, where: str, lacks: Sequence[str], remedy: str) -> None:
@@ -337,7 +337,7 @@ class RetentionGap(IngestStopped):
 
 
 class RecordsExpired(RetentionGap):
-    """Kinesis' retention deleted records before they were archived, or nothing proves that it did not."""
+    """Kinesis' retention deleted records before they were archived, or the checkpoint cannot prove that it did not."""
 
     def __init__(
         self, topic: str, slot: int, committed_offset: int, shards: Sequence[str], problem: str, checkpoint: Any = None
@@ -418,7 +418,7 @@ class LogTruncated(IngestStopped):
 class ChainBroken(IngestStopped):
     """A backup object is missing, overlaps its neighbour, or does not hold the offsets that its name promises.
 
-    The offsets concerned are `[first_offset, next_offset)`; both are None where they are not known.
+    The offsets concerned are `[first_offset, next_offset)`; both are None if they are unknown.
     """
 
     def __init__(self, message: str, first_offset: int | None = None, next_offset: int | None = None) -> None:
@@ -444,7 +444,7 @@ class MixedFormats(GenerationConflict):
 
 
 class DocumentTooNew(GenerationConflict):
-    """A newer Waybill wrote a stored document, in a version that this one does not read. Upgrade this one."""
+    """A newer version of Waybill wrote a stored document, and this installation cannot read it: upgrade it."""
 
 
 # --- decisions about gaps, committed offsets and pauses ---------------------------------------------------------------
@@ -513,18 +513,18 @@ class DecisionRefused(WaybillError):
 
 
 class BackfillRefused(WaybillError):
-    """A backfill cannot be requested, built, promoted, undone or cancelled as asked. Nothing was changed."""
+    """A backfill cannot be requested, built, promoted, undone or cancelled as requested. Nothing was changed."""
 
 
 class BackfillUnderWay(WaybillError):
-    """A backfill of the stream is being promoted or undone, and what was asked for must wait for its end.
+    """A backfill of the stream is being promoted or undone, and the requested action must wait for its end.
 
     Not retriable: if the process was killed, a person repeats the command, which then ends the work.
     """
 
 
 class ReplayRefused(WaybillError):
-    """A replay request cannot be created, shown or cancelled as asked. Nothing was changed.
+    """A replay request cannot be created, shown or cancelled as requested. Nothing was changed.
 
     `field` is the field of the request at fault, or empty.
     """
@@ -535,7 +535,7 @@ class ReplayRefused(WaybillError):
 
 
 class ReplayQuotaReached(ReplayRefused):
-    """There are as many replay requests as the config allows. The message names what to wait for."""
+    """There are as many replay requests as the config allows. The message states when a request is possible again."""
 
     retriable = True
 
@@ -556,11 +556,11 @@ class ReplayUnavailable(WaybillError):
 
 
 class RestoreRefused(WaybillError):
-    """A restore cannot be planned or begun as asked. Nothing was produced."""
+    """A restore cannot be planned or begun as requested. Nothing was produced."""
 
 
 class RestoreStopped(WaybillError):
-    """A restore has stopped. What it has produced is sound, and the next run continues after it."""
+    """A restore has stopped. The messages that it has produced are correct, and the next run continues after them."""
 
 
 class PlanUnusable(WaybillError):
@@ -586,7 +586,7 @@ class OutputDiffers(WaybillError):
 
 
 class SweepHistoryLost(WaybillError):
-    """The table's snapshots do not lead back to the last dedup sweep, so the rows appended since are not known."""
+    """The table's snapshots do not lead back to the last dedup sweep, so the rows appended since then are unknown."""
 
 
 class SweepUnsound(WaybillError):
@@ -619,7 +619,7 @@ class WindowShrunk(WaybillError):
 
 
 class ProcedureFailed(WaybillError):
-    """One of Iceberg's Spark procedures failed. What it committed before stays; a retry continues from there."""
+    """One of Iceberg's Spark procedures failed. Its earlier commits stay; a retry continues from them."""
 
     retriable = True
 
@@ -644,13 +644,16 @@ class CompactionUnsound(WaybillError):
 
 
 class AirflowCleanupFailed(WaybillError):
-    """`airflow db clean` ended with an error. What it did not remove is removed by the next run."""
+    """`airflow db clean` ended with an error. The next run removes the remaining rows."""
 
     retriable = True
 
 
 class WatchIncomplete(WaybillError):
-    """An exception that no code expects ended a part of a watch. The rest was done, and the message names the parts."""
+    """An unexpected exception ended a part of a watch.
+
+    The other parts were done, and the message names the failed parts.
+    """
 
 
 # --- faults of Waybill ------------------------------------------------------------------------------------------------
@@ -659,11 +662,11 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class UnexpectedFailure(WaybillError):
-    """An exception that no code expects ended the work on one element of a loop, and the loop went on without it.
+    """An unexpected exception ended the work on one element of a loop, and the loop went on without it.
 
     The element is a topic-partition, a stream, a channel, a promise, a request. The exception shows a fault of Waybill,
-    or an input that Waybill does not know, so a person must look. Whoever catches it logs the stack trace, and the
-    result of the run is not a success.
+    or an unknown kind of input, so a person must examine it. The code that catches it logs the stack trace, and the run
+    counts as failed.
     """
 
     stop_name: ClassVar[str] = "UnexpectedFailure"
@@ -680,12 +683,12 @@ class UnexpectedFailure(WaybillError):
 
     @property
     def figures(self) -> dict[str, int | str]:
-        """What the journal stores beside the message."""
+        """The figures that the journal stores besides the message."""
         return {"element": self.element, "kind": self.kind, "place": self.place}
 
 
 def expected(element: str, error: Exception) -> WaybillError:
-    """Return an error of Waybill as it is, and any other exception as the `UnexpectedFailure` of this element."""
+    """Return an error of Waybill unchanged, and any other exception as the `UnexpectedFailure` of this element."""
     return error if isinstance(error, WaybillError) else UnexpectedFailure(element, error)
 
 

@@ -98,7 +98,7 @@ BACKFILL = (
     "backfill.moved",
 )
 """The boundaries between the steps of a backfill: building it, then promoting, undoing or cancelling it. Executors
-reach those of tasks and cuts, and `compared`."""
+reach the failpoints of tasks and cuts, and `compared`."""
 
 REPLAY = (
     "replay.claimed",

@@ -1,7 +1,8 @@
-"""Names and texts of others, as one line that a terminal, a log and a table can show.
+"""Convert foreign names and texts to one line that a terminal, a log and a table can show.
 
-Topics have a small alphabet. Consumer groups, client ids, reasons, DAG ids and messages of servers have none: they may
-hold newlines, escape sequences of terminals, marks that reverse the text after them, and halves of surrogate pairs.
+Topics have a small alphabet. Consumer groups, client ids, reasons, DAG ids and messages of servers can hold any
+character: newlines, escape sequences of terminals, marks that reverse the text after them, and halves of surrogate
+pairs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _UNPRINTABLE = re.compile(
 
 
 def printable(text: str) -> str:
-    """Return a text in which each character that would not stay in its place is an escape, such as `\\x1b`."""
+    """Return a text in which each control or invisible character is an escape, such as `\\x1b`."""
     return _UNPRINTABLE.sub(_escape, text)
 
 

@@ -1,7 +1,7 @@
-"""The compiled loop of `waybill.parsers.plain_json`: it checks JSON documents and notes where the wanted fields lie.
+"""The compiled loop of `waybill.parsers.plain_json`: it checks JSON documents and finds the wanted fields.
 
-The loop accepts a document only if orjson reads it too, and then both see the same values. It leaves every document
-that it is not made for to a slower reader: see `find_fields`.
+The loop accepts a document only if orjson reads it too, and then both see the same values. It leaves all other
+documents to a slower reader: see `find_fields`.
 
 Most bytes of a document lie in its texts. So quotes, backslashes and control characters are flagged first, by a loop
 that the compiler turns into a few instructions for 32 bytes at a time, and the end of a text is the next flag.
@@ -18,7 +18,7 @@ from waybill.records.batches._kernels import Array, Int, allocation_free, inline
 
 
 class JsonKind(IntEnum):
-    """What a document has at a field."""
+    """The kinds of values of a field."""
 
     MISSING = 0
     NULL = 1
@@ -42,7 +42,7 @@ _SIMPLE_ESCAPES[list(b'"\\/bfnrt')] = True
 _FLAGGED_BYTES = 32
 _MAX_INTEGER_DIGITS = 18
 _MAX_DIGITS = 200
-"""A number with at most so many digits and an exponent of one or two digits is below the largest float, 1e308."""
+"""A number with at most this many digits and an exponent of one or two digits is below the largest float, 1e308."""
 _MAX_DEPTH = 64
 _IN_ARRAY, _UNTRACKED = -2, -1
 """Elements of the stack of open containers: an array, or an object whose fields are not wanted. Others are nodes."""
@@ -53,7 +53,7 @@ _EACH_BYTE = np.uint64(0x0101010101010101)
 
 
 class Scratch:
-    """The memory that `find_fields` works in."""
+    """The working memory of `find_fields`."""
 
     def __init__(self, longest: int) -> None:
         """`longest`: bytes of the longest message."""
@@ -84,8 +84,8 @@ def find_fields(
     objects that are nested deeply, with numbers of many digits or of large exponents, with escaped names beside wanted
     ones, with escaped surrogates, or with another value where a wanted field's object is expected.
 
-    For field f of an accepted message, `kinds[f, n]` is its `JsonKind`. `starts` and `lengths` are where a text or
-    integer lies in `data`, without quotes; `numbers` is the integer. If a name occurs twice, the last value counts.
+    For field f of an accepted message, `kinds[f, n]` is its `JsonKind`. `starts` and `lengths` are the positions of a
+    text or integer in `data`, without quotes; `numbers` is the integer. If a name occurs twice, the last value counts.
 
     The wanted fields are a tree. Node m, an object, has the entries `[nodes[m, 0], nodes[m, 1])`, and below it are the
     fields `[nodes[m, 2], nodes[m, 3])`; node 0 is the document. An entry has the start and length of its name in
@@ -228,7 +228,7 @@ def _opened(byte: Any, entry: Int, entries: Array) -> Int:
 
 @inlined
 def _forget(entry: Int, opened: Int, row: Int, entries: Array, nodes: Array, kinds: Array) -> None:
-    """Drop what an earlier value of the same name had."""
+    """Drop the stored data of an earlier value with the same name."""
     if entry < 0:
         return
     if entries[entry, 2] >= 0:
@@ -262,7 +262,7 @@ def _scalar(
     lengths: Array,
     numbers: Array,
 ) -> Int:
-    """Read a text, a number or a literal, and note it if it is wanted. Return its end, -1 if it is not accepted."""
+    """Read a text, a number or a literal, and store it if it is wanted. Return its end, -1 if it is not accepted."""
     byte = data[np.uint64(position)]
     first = position
     last = position
@@ -402,7 +402,7 @@ def _literal_end(data: Array, position: Int, end: Int) -> Int:
 def _flag(data: Array, start: Int, end: Int, flags: Array) -> None:
     """Set `flags[i]` to 1 where byte `start + i` is a quote, a backslash or a control character, and after the end."""
     first, length = np.uint64(start), end - start
-    # A whole number of vectors where there are bytes behind the message: the rest would be flagged byte by byte.
+    # A whole number of vectors if there are bytes after the message: the rest would be flagged byte by byte.
     rounded = (length + _FLAGGED_BYTES - 1) // _FLAGGED_BYTES * _FLAGGED_BYTES
     for i in range(np.uint64(min(rounded, len(data) - start))):
         byte = data[first + i]

@@ -10,7 +10,7 @@ from waybill.records.batches._kernels import Array, compiled
 
 _ZERO, _NINE, _PLUS, _MINUS, _POINT, _E = (ord(c) for c in "09+-.e")
 _MAX_DIGITS = 200
-"""A number with at most so many digits and an exponent of one or two digits is below the largest float, 1e308."""
+"""A number with at most this many digits and an exponent of one or two digits is below the largest float, 1e308."""
 
 
 @compiled
@@ -40,7 +40,7 @@ def mark_huge_numbers(data: Array, bounds: Array, marks: Array) -> None:
                 while bounds[message + 1] <= position:
                     message += 1
                 marks[message] = True
-                # A run is looked at once: a text of a million digits must not cost a million digits at each step.
+                # A run is looked at once: a text of a million digits must not be scanned again at each step.
                 position = max(position, end - _MAX_DIGITS // 2)
         position += _MAX_DIGITS // 2
 

@@ -15,7 +15,7 @@ from waybill.records.batches._kernels import Array, Int, compiled
 
 _SCALAR, _ARRAY, _MAP = range(3)
 _MAX_LEVELS = 2_000
-"""More than msgspec reads, which refuses the message."""
+"""The largest nesting: msgspec refuses messages that are nested more deeply."""
 
 
 def _formats() -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
@@ -49,7 +49,7 @@ _FORMATS = _formats()
 def mark_many_other_keys(data: Array, bounds: Array, most: Int, marks: Array) -> None:
     """Set `marks[n]` if message n, the bytes `[bounds[n], bounds[n + 1])` of `data`, has more than `most` such keys.
 
-    A value inside of a key that is an array counts as a key, because it takes part in each comparison. What is not
+    A value inside of a key that is an array counts as a key, because it takes part in each comparison. Data that is not
     MessagePack, or nested too deeply, is left to the decoder.
     """
     items = np.empty(_MAX_LEVELS, np.int64)  # at each level, how many items are still to come

@@ -1,8 +1,8 @@
-"""Create the parser that a stream's config names, inside one that keeps its faults from the other messages.
+"""Create the parser that a stream's config names, with a wrapper that isolates its faults.
 
 A built-in parser reads messages one by one. If it raises, which it never should, the batch is cut in half until the
-messages that make it raise are found (`IsolatingParser`). A class of the user's parses whole batches, and may see each
-batch once only. If it raises, the run ends and commits nothing (`CheckedParser`).
+messages that make it raise are found (`IsolatingParser`). A user's parser class parses whole batches, and may get each
+batch only once. If it raises, the run ends and commits nothing (`CheckedParser`).
 """
 
 from __future__ import annotations

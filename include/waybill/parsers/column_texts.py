@@ -118,7 +118,7 @@ def _convert_common_then_others(texts: pa.Array, kind: ColumnType) -> tuple[pa.A
     if kind.kind is ColumnKind.DATE:  # Arrow accepts the year 0
         common = pc.and_(common, pc.invert(pc.fill_null(pc.starts_with(texts, "0000"), False)))
     common_texts = pc.if_else(common, texts, NO_TEXT)
-    # As a value alone: the text is read as a double, which is then rounded to a float.
+    # The same as for a single value: the text is read as a double, which is then rounded to a float.
     number_type = pa.float64() if kind.kind is ColumnKind.FLOAT else arrow_type(kind)
     converted = common_texts.cast(number_type).cast(arrow_type(kind), safe=kind.kind is not ColumnKind.FLOAT)
     if common_texts.null_count == texts.null_count:

@@ -105,7 +105,7 @@ def may_be_rounded(value: Any, kind: ColumnType) -> bool:
 
 
 def from_exact(value: Any, kind: ColumnType, where: str = "") -> Any:
-    """Return a number that was read exactly (`Decimal` or `int`), or a list of them, as the column's type takes it.
+    """Convert a number that was read exactly (`Decimal` or `int`), or a list of them, to a value for the column's type.
 
     Raises `ColumnValueError` if the type takes whole numbers, and the number is not one, or beyond 2^53.
     """
@@ -402,7 +402,7 @@ def _first_not_finite(value: Any) -> float | None:
 
 
 def _floats_in(value: Any) -> Iterator[float]:
-    """Yield the floats that are anywhere in a value, but for keys."""
+    """Yield the floats that are anywhere in a value, except in keys."""
     below = [value]
     while below:
         each = below.pop()

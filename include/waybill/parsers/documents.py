@@ -195,7 +195,7 @@ def _getter(path: FieldPath) -> Getter:
 
 
 def _other_case(document: Any, path: FieldPath) -> str:
-    """Return a hint at the field that has the name of the missing one but for upper and lower case; else nothing."""
+    """Return a hint at a field whose name differs from the missing one only in case; '' if there is none."""
     for number, name in enumerate(path):
         if type(document) is not dict:
             break
@@ -268,7 +268,10 @@ class DocumentColumns:
     def _read_again(
         self, kind: ColumnType, path: FieldPath, values: list[Any], messages: Sequence[Any]
     ) -> ColumnErrors:
-        """Replace rounded numbers by what the producer wrote, and return the errors of those that cannot be read so."""
+        """Replace rounded numbers by the producer's exact ones.
+
+        Return the errors of numbers that cannot be read exactly.
+        """
         errors: ColumnErrors = {}
         read = self.read_verbatim if kind.kind is ColumnKind.JSON else self.read_exactly
         if read is None:

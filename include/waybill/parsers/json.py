@@ -1,4 +1,6 @@
-"""The parser `json`: messages that are JSON objects, read by the quickest of three readers, with equal results.
+"""The parser `json`: messages that are JSON objects, read by the fastest of three readers that supports them.
+
+All give equal results.
 
 A compiled loop reads most messages of a stream without typed columns, msgspec most of the others, and orjson the rest.
 
@@ -42,7 +44,7 @@ class JsonMessages:
         return self._read(messages.column("value"), self._quick)
 
     def _read(self, values: pa.Array, readers: Sequence[PlainJsonReader | NamedFieldReader]) -> Parsed:
-        """Read messages by the first of `readers`, what it leaves by the next, and what all leave by orjson."""
+        """Read messages by the first of `readers`, the messages that it leaves by the next, and the rest by orjson."""
         if not readers:
             return self._reader.read(values.to_pylist())
         found, rows = readers[0].read(values)

@@ -45,7 +45,7 @@ class MsgpackMessages:
 
 
 _UNREADABLE = b""
-"""Bytes that no MessagePack message has, in place of one that is not to be read."""
+"""Bytes that are no MessagePack message, in place of a message that must not be read."""
 
 
 class Ext:

@@ -80,7 +80,7 @@ class NamedFieldReader:
     ) -> NamedFieldReader | None:
         """Return a reader of the fields; None if msgspec cannot read all of them as orjson does.
 
-        That is so if one field contains another, if msgspec refuses the name of a field, or if the type of a column has
+        It cannot if one field contains another, if msgspec refuses the name of a field, or if the type of a column has
         no exact counterpart.
         """
         is_text = event_time.format is EventTimeFormat.ISO8601

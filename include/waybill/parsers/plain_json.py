@@ -64,7 +64,7 @@ class PlainJsonReader:
         kinds, numbers = found.kinds[found.time], found.numbers[found.time]
         are_numbers = usable & (kinds == JsonKind.INTEGER) & (numbers >= self._least) & (numbers <= self._most)
         are_texts = usable & (kinds == JsonKind.TEXT)
-        # A stream writes one or the other. What is mixed in is left to the other readers.
+        # A stream usually writes one of the two forms. Messages in the other form are left to the other readers.
         if np.count_nonzero(are_numbers) > np.count_nonzero(are_texts):
             rows = np.flatnonzero(are_numbers)
             return convert_whole_numbers(numbers[rows], self._time_format), rows
@@ -74,10 +74,10 @@ class PlainJsonReader:
 
 
 class _Fields(NamedTuple):
-    """The fields to find, as `find_fields` takes them."""
+    """The fields to find, in the form of `find_fields`."""
 
     numbers: Sequence[int]
-    """The number of the event time, and that of the message id if the stream has one."""
+    """The index of the event time's field, and of the message id's if the stream has one."""
     names: _Bytes
     entries: Any
     nodes: Any

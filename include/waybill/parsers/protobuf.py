@@ -231,7 +231,8 @@ def _converter(described: FieldDescriptor) -> _Convert:
 
 
 _known_converter = cache(_converter)
-"""Made once for a field. To make one takes as long as the type has fields, and an empty message is two bytes long."""
+"""Make it once for a field: the time for this grows with the number of fields, and a message may have only two
+bytes."""
 
 
 def _single(described: FieldDescriptor) -> _Convert:

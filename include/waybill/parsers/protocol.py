@@ -1,4 +1,4 @@
-"""The interface of parsers: what a parser takes and returns, the reasons for quarantine, and the types of columns."""
+"""The interface of parsers: the input and output of a parser, the reasons for quarantine, and the types of columns."""
 
 from __future__ import annotations
 

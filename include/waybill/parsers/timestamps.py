@@ -93,8 +93,8 @@ def convert_times(
     """Return the event times of `values`, and (index, reason for quarantine) of each value that is not an event time.
 
     `values`: values of documents, or an array of strings without nulls. A `datetime` with a zone, which some document
-    formats have, is used as it is, whatever the format. The times have `EVENT_TIME_TYPE`, and are null for the values
-    with a reason.
+    formats have, is used unchanged, for any format. The times have `EVENT_TIME_TYPE`, and are null for the values with
+    a reason.
     """
     if not isinstance(values, pa.Array) and values and all(type(value) is datetime for value in values):
         return pa.array(values, EVENT_TIME_TYPE), []
@@ -327,5 +327,5 @@ def _pieces(value: object) -> Iterator[str]:
 def _leaf(value: object) -> str:
     try:
         return str(value) if type(value) is Decimal else repr(value)
-    except ValueError:  # an int of more than 4,300 digits
+    except ValueError:  # Python refuses to print an int of more than 4,300 digits
         return "a huge number"

@@ -1,4 +1,4 @@
-"""Scenarios that hurt a real stack while lanes work on it, drawn from seeds, and a checker that shares no code with it.
+"""Random scenarios with faults in a real stack while lanes run, and a checker that shares no code with Waybill.
 
-`python -m chaos` runs as many seeds as asked; docs/testing-with-faults.md says how to read and replay them.
+`python -m chaos` runs the requested seeds; docs/testing-with-faults.md explains how to read and replay them.
 """

@@ -1,6 +1,6 @@
-"""`make chaos SEEDS=200 FIRST_SEED=1`: as many scenarios on a stack of its own, and a report.
+"""`make chaos SEEDS=200 FIRST_SEED=1`: this number of scenarios on a separate stack, and a report.
 
-Exit code 1 if a message was lost or repeated, or anything else is not as it should be.
+Exit code 1 if a message was lost or repeated, or another check failed.
 """
 
 from __future__ import annotations

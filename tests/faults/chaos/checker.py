@@ -1,7 +1,7 @@
-"""Is the archive right? Found out without a line of Waybill.
+"""Check the archive without any code of Waybill.
 
-Objects are listed with botocore and ordered by their names, record batches read with kafka-python's own parser, and
-what Kafka holds with librdkafka's consumer under `read_committed`. Each message that Kafka acknowledged and committed
+Objects are listed with botocore and ordered by their names, record batches are read with kafka-python's own parser, and
+Kafka's messages with librdkafka's consumer under `read_committed`. Each message that Kafka acknowledged and committed
 must be in the archive once, in order, and nothing else may be.
 """
 
@@ -25,23 +25,23 @@ _SECONDS = 60.0
 
 
 class FaultKind:
-    """What can be wrong, as the report's columns name it."""
+    """The kinds of faults, with the names of the report's columns."""
 
     LOST = "lost"
     REPEATED = "repeated"
     OUT_OF_ORDER = "out of order"
     FOREIGN = "foreign"
-    """In the archive, but not (or otherwise) in Kafka."""
+    """A message of the archive that Kafka does not have, or has with other content."""
     ABORTED = "aborted"
     CHANGED = "changed"
-    """An object that is no longer what it was when it was first seen."""
+    """An object that has changed since it was first seen."""
     BROKEN = "broken"
-    """A chain with a hole, or an object that cannot be read."""
+    """A chain with missing offsets, or an object that cannot be read."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind of thing that is wrong with one topic-partition or object; `count` messages, or objects."""
+    """One kind of fault of one topic-partition or object; `count`: the number of messages or objects."""
 
     kind: str
     count: int
@@ -62,7 +62,7 @@ class Checked:
 
 
 class Stamp(NamedTuple):
-    """What S3 says of an object: none of it changes while the object is the same."""
+    """Properties of an object in S3 that do not change while the object is the same."""
 
     etag: str
     size_bytes: int
@@ -70,7 +70,7 @@ class Stamp(NamedTuple):
 
 
 class ObjectWatch:
-    """Remembers how each object of a prefix looked when it was first seen."""
+    """Stores the properties of each object of a prefix when it was first seen."""
 
     def __init__(self, client: Any, bucket: str, prefix: str) -> None:
         self._client, self._bucket, self._prefix = client, bucket, prefix
@@ -78,7 +78,7 @@ class ObjectWatch:
         self.changed: set[str] = set()
 
     def look(self) -> None:
-        """List the objects; whatever differs from its first sight, or is gone, has changed."""
+        """List the objects, and find those that have changed or disappeared since they were first seen."""
         now: dict[str, Stamp] = {}
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
         for page in pages:
@@ -104,7 +104,7 @@ class _Object(NamedTuple):
 def check(
     client: Any, bucket: str, prefix: str, topic: str, partitions: int, bootstrap_servers: str, ledger: Ledger
 ) -> Checked:
-    """Hold the objects below `prefix` against the ledger and against what Kafka holds now."""
+    """Compare the objects below `prefix` with the ledger and with the messages that Kafka has now."""
     checked = Checked()
     chains = _read_chains(client, bucket, prefix, checked)
     archive: dict[int, list[_Record]] = {}
@@ -121,7 +121,10 @@ def check(
 def check_text(
     client: Any, bucket: str, prefix: str, topic: str, partitions: int, bootstrap_servers: str, delimiter: bytes
 ) -> Checked:
-    """Hold text objects against what Kafka holds now: the same values in the same order. Text has no offsets."""
+    """Compare text objects with the messages that Kafka has now: the same values in the same order.
+
+    Text has no offsets.
+    """
     checked = Checked()
     archive: dict[int, list[bytes]] = defaultdict(list)
     for key in sorted(_keys(client, bucket, prefix)):
@@ -190,7 +193,7 @@ def _read_object(key: str, first: int, data: bytes, checked: Checked) -> _Object
 
 
 def _check_chain(where: str, objects: list[_Object], checked: Checked) -> list[_Record]:
-    """The chain's messages; holes and overlaps are faults."""
+    """Return the chain's messages; missing offsets and overlaps are faults."""
     if objects and objects[0].first != 0:
         checked.add(FaultKind.BROKEN, 1, f"{where}: the chain starts at offset {objects[0].first}, not 0")
     for before, after in pairwise(objects):
@@ -241,7 +244,7 @@ def _consume(bootstrap_servers: str, topic: str, partitions: int) -> dict[int, l
 
 
 def _compare(where: str, archive: list[_Record], in_kafka: list[_Record], checked: Checked) -> None:
-    """The archive and Kafka hold the same messages, each as often."""
+    """Check that the archive and Kafka have the same messages, each the same number of times."""
     here, there = Counter(archive), Counter(in_kafka)
     offsets = Counter(record.offset for record in archive)
     checked.add(FaultKind.REPEATED, sum(n - 1 for n in offsets.values()), f"{where}: offsets more than once")
@@ -257,7 +260,7 @@ def _compare(where: str, archive: list[_Record], in_kafka: list[_Record], checke
 def _check_ledger(topic: str, archive: dict[int, list[_Record]], ledger: Ledger, checked: Checked) -> None:
     places = {(p, record.offset): record.key for p, records in archive.items() for record in records}
     counts = Counter(record.key for records in archive.values() for record in records)
-    # An offset below 0: Kafka had the message already when the producer sent it again, and did not say where.
+    # An offset below 0: Kafka already had the message when the producer sent it again, and did not return its offset.
     gone = {
         key: place
         for key, place in ledger.acknowledged.items()
@@ -277,7 +280,7 @@ def _check_ledger(topic: str, archive: dict[int, list[_Record]], ledger: Ledger,
 
 
 def _check_order(where: str, records: list[_Record], ledger: Ledger, checked: Checked) -> None:
-    """Numbers of a producer that does not repeat grow with the offsets."""
+    """Check that the numbers of a producer that does not repeat messages grow with the offsets."""
     last: dict[str, int] = {}
     for record in records:
         name, _, number = record.key.decode().partition(":")

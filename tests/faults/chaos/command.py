@@ -1,4 +1,4 @@
-"""The command line of a package of scenarios: a stack of its own, as many seeds as asked, and a report."""
+"""The command line of a package of scenarios: a separate stack, the requested seeds, and a report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Report(Protocol):
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no faults."""
 
     def lines(self, seconds: float) -> list[str]:
         """As text."""
@@ -33,7 +33,7 @@ class Report(Protocol):
 
 
 class Fault(Protocol):
-    """What is wrong with what a seed left behind."""
+    """A fault in the results of a seed."""
 
     @property
     def kind(self) -> str: ...
@@ -45,7 +45,7 @@ class Fault(Protocol):
 
 @dataclass(frozen=True)
 class Seeds:
-    """Which seeds are to be played, with or without the guard, and what makes them again: a target of the Makefile."""
+    """The seeds to play, with or without the guard, and the Makefile target that plays them again."""
 
     target: str
     first: int
@@ -53,8 +53,9 @@ class Seeds:
     guard: bool
 
     def say(self, seed: int, what: str, faults: Sequence[Fault], logs: Path, *more: str) -> None:
-        """Print what came of a seed. Where something is wrong: what, `more`, and how to see it again; else drop the
-        logs.
+        """Print the result of a seed.
+
+        If there are faults, print them, `more`, and how to replay the seed; else remove the logs.
         """
         print(f"seed {seed}: {'FAULTS' if faults else 'ok'}, {what}", flush=True)
         if not faults:
@@ -74,9 +75,12 @@ def run_seeds(
     guard_off: str,
     preload: Sequence[str] = (),
 ) -> NoReturn:
-    """Parse the command line, have the seeds played, print the report. Exit code 1 unless all was played and is sound.
+    """Parse the command line, play the seeds, print the report.
 
-    `guard_off`: what `--guard off` means here. `preload`: modules that the processes of scenarios need besides lanes'.
+    Exit code 1 unless all seeds were played without faults.
+
+    `guard_off`: the meaning of `--guard off`. `preload`: modules that processes of scenarios import besides those of
+    lanes.
     """
     options = _parser(target, purpose, guard_off).parse_args()
     seeds = Seeds(target, options.first_seed, options.seeds, guard=options.guard == "on")
@@ -89,7 +93,7 @@ def run_seeds(
         print("\ninterrupted", flush=True)
     finally:
         shutil.rmtree(state / "stack", ignore_errors=True)
-        if report.is_sound:  # else the logs are wanted
+        if report.is_sound:  # otherwise the logs are kept
             shutil.rmtree(state, ignore_errors=True)
     sys.exit(0 if done and report.is_sound else 1)
 

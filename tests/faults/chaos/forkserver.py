@@ -1,11 +1,11 @@
-"""The process that lanes are forked from: it has imported Waybill, and has no thread and no open connection.
+"""The process from which lanes are forked: it has imported Waybill, and has no other thread and no open connection.
 
-A lane in a process of its own costs most of a second of start-up, nearly all of it imports; a fork of this process
-costs a hundredth. What runs in the fork is what a task of the DAG runs: `load_config`, `plan_lanes`, `run_lane`, or the
-command line.
+A new process for a lane needs most of a second for its start, nearly all of it for imports; a fork of this process
+needs a hundredth. The fork runs the same functions as a task of the DAG: `load_config`, `plan_lanes`, `run_lane`, or
+the command line.
 
 Requests come over a socket, a line of JSON each, and so do the events that go back: `started`, `stopped` (SIGSTOP),
-`ended` with the wait status. Its children die with it, and it dies with the process at the other end of the socket.
+`ended` with the wait status. Its children end with it, and it ends with the process at the other end of the socket.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OUT_OF_TURN = 3
 
 
 class ForkServer:
-    """See the module's docstring. A single thread: only then is a fork sound."""
+    """See the module's docstring. It has a single thread, since a fork of several threads is not safe."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -78,7 +78,7 @@ class ForkServer:
         self._tell(id=request["id"], event="started", pid=pid)
 
     def _look(self) -> None:
-        """Which children stopped or ended."""
+        """Report children that stopped or ended."""
         while self._children:
             pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
             if not pid:
@@ -155,7 +155,7 @@ def _lane(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _command(request: dict[str, Any]) -> dict[str, Any]:
-    """`waybill …`, as the command line runs it."""
+    """Run `waybill …` like the command line."""
     from waybill.interfaces.cli import main as waybill
 
     sys.argv = ["waybill", *request["arguments"]]
@@ -167,7 +167,7 @@ def _command(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _partition(request: dict[str, Any]) -> dict[str, Any]:
-    """What `spark_jobs/partition.py` runs, with the tasks in this process."""
+    """Run the functions of `spark_jobs/partition.py`, with the tasks in this process."""
     from waybill.config.models import load_config
     from waybill.tables.partition.partition_run import run_to_the_end
     from waybill.tables.partition.tasks import run_task
@@ -192,12 +192,12 @@ def patch(
     kafka: dict[str, int] | None = None,
     commit_guard: bool = True,
 ) -> None:
-    """Constants of the product that scenarios set otherwise, so that little data meets every case. In the child only.
+    """Change constants of Waybill in the child, so that small data covers every case.
 
     `part_bytes`: of multipart uploads; `fetch_bytes`: of one fetch; `s3_attempts`: botocore's, so that one 500 is
     enough for a failed call; `s3_read_timeout_seconds`: how long an answer is waited for; `kafka`: the port of the
     proxy for each `host:port` of a broker, since brokers say themselves where they are; `commit_guard`: without it, a
-    commit to a table does not look whether a rival has committed the same.
+    commit to a table does not check whether a rival has committed the same plan.
     """
     from waybill.services import store
     from waybill.services.kafka import kafka as source
@@ -205,7 +205,8 @@ def patch(
     from waybill.services.store import calls
     from waybill.services.store import store as module_of_store
 
-    # The harness counts and hurts the calls of the protocol, and its S3 may be unfit on purpose (GUARD=off).
+    # The harness counts calls of the protocol and injects faults into them, and its S3 may be unfit on purpose
+    # (GUARD=off).
     assert module_of_store.ensure_fit
     module_of_store.ensure_fit = lambda *_: None
     if not commit_guard:

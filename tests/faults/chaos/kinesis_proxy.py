@@ -1,4 +1,4 @@
-"""A proxy in front of Kinesis that hurts chosen calls: bad answers, missing ones, and refusals that Kinesis gives."""
+"""A proxy in front of Kinesis that injects faults into calls: bad answers, missing answers, and refusals of Kinesis."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _REFUSALS = frozenset({KinesisEffect.EXPIRED_ITERATOR, KinesisEffect.THROTTLED, 
 
 
 class KinesisProxy:
-    """A context manager. It forwards every call unless an effect waits for its action, such as `GetRecords`."""
+    """A context manager. It forwards every call, unless an effect is planned for its action, such as `GetRecords`."""
 
     def __init__(self, endpoint_url: str) -> None:
         self._upstream = urlsplit(endpoint_url).netloc
@@ -74,7 +74,7 @@ class KinesisProxy:
         self._server.server_close()
 
     def hurt(self, action: str, *effects: KinesisEffect) -> None:
-        """Hurt the next calls of an action, one effect each."""
+        """Inject one effect into each of the next calls of an action."""
         with self._lock:
             self._effects[action] += effects
 

@@ -31,7 +31,7 @@ _DROPPED = frozenset({"PYTHONTRACEMALLOC"})
 
 @dataclass(frozen=True)
 class Launch:
-    """What a process is told to do."""
+    """The order for a process."""
 
     do: str
     """`plan`, `lane`, `command` or `partition`."""
@@ -74,21 +74,21 @@ class Job:
             self._changed.notify_all()
 
     def wait(self, timeout: float, *, or_stopped: bool = False) -> bool:
-        """Wait for its end, or until it is stopped. False if neither came in time."""
+        """Wait until the process ends or is stopped. Return False if neither happens in time."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self.exit_code is not None or (or_stopped and self.was_stopped), timeout
             )
 
     def signal(self, number: int) -> None:
-        """Send a signal, if it lives."""
+        """Send a signal, if the process is alive."""
         if number == signal.SIGKILL:
             self.killed_by_us = True
         self._server._send({"id": self.number, "signal": int(number)})
 
     @property
     def was_killed(self) -> bool:
-        """By a failpoint."""
+        """Whether a failpoint killed the process."""
         return self.exit_code == -signal.SIGKILL and not self.killed_by_us
 
     @property
@@ -96,7 +96,7 @@ class Job:
         return (self.ended_at or time.monotonic()) - self.started_at
 
     def answer(self) -> dict[str, Any] | None:
-        """What it answered; None if it did not come so far."""
+        """The answer of the process; None if it ended before its answer."""
         try:
             found: dict[str, Any] = json.loads(self.answer_file.read_text())
         except FileNotFoundError:
@@ -105,7 +105,7 @@ class Job:
 
 
 class ForkServer:
-    """The process of `chaos.forkserver`. A context manager: after the block none of its processes is left."""
+    """The process of `chaos.forkserver`. A context manager: after the block, all of its processes have ended."""
 
     def __init__(self, *preload: str) -> None:
         """Start the process, and return when it has done its imports. `preload`: more modules to import.

@@ -1,6 +1,6 @@
-"""Producers of numbered messages, and the ledger of what Kafka acknowledged of them.
+"""Producers of numbered messages, and the ledger of messages that Kafka acknowledged.
 
-Each key names its producer and its number, so a message is known wherever it turns up: `idempotent-0:000012`.
+Each key names its producer and its number, so a message can be recognized everywhere: `idempotent-0:000012`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException, Message, Producer
 
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())
-_log.propagate = False  # what brokers being killed does to a producer is no news here
+_log.propagate = False  # errors of producers while brokers are killed are expected here
 
 _SECONDS = 60.0
 _MESSAGE_SECONDS = 240.0
@@ -38,12 +38,12 @@ class ProducerKind(StrEnum):
 
 @dataclass(frozen=True)
 class ProducerPlan:
-    """What a producer writes, as the seed has it."""
+    """The messages that a producer writes, drawn from the seed."""
 
     name: str
     kind: ProducerKind
     messages: int
-    """At least so many; it goes on while the scenario waits for faults to happen."""
+    """The minimum number of messages; the producer goes on while the scenario waits for faults."""
     burst: int
     """Messages at a time, and messages of a transaction."""
     pause_seconds: float
@@ -52,21 +52,22 @@ class ProducerPlan:
     codec: str
     batch_messages: int
     aborted_share: float
-    """Of the transactions, those it aborts."""
+    """The share of transactions that it aborts."""
     partitions: tuple[int, ...]
     seed: int
 
 
 @dataclass
 class Ledger:
-    """What became of each message."""
+    """The outcome of each message."""
 
     written: int = 0
     acknowledged: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    """Key to partition and offset: what must be there. Of transactions: only of those that were committed."""
+    """Partition and offset by key, for messages that must be in the archive. Messages of uncommitted transactions are
+    missing."""
     aborted: set[bytes] = field(default_factory=set)
     unknown: set[bytes] = field(default_factory=set)
-    """No answer, or no answer to the commit: they may be there."""
+    """Messages without an answer, or without an answer to their commit: they may be in the archive."""
     at_least_once: set[str] = field(default_factory=set)
     """Producers whose messages Kafka itself may hold twice."""
     committed_transactions: int = 0
@@ -203,7 +204,7 @@ class _Run:
             self._answers.pop(key, None)
 
     def _give_up(self, keys: list[bytes]) -> None:
-        """Nobody knows how the transaction ended. A new producer of the same id ends it one way or the other."""
+        """The outcome of the transaction is unknown. A new producer with the same id ends it."""
         self.ledger.unknown.update(keys)
         for key in keys:
             self._answers.pop(key, None)

@@ -1,4 +1,4 @@
-"""What a run of many seeds did, as text and as JSON."""
+"""The report of a run of many seeds, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from chaos.scene import SceneResult
 
-# Message faults first: they are what all this is about. Every kind that is none of these counts as `other`.
+# Faults of messages come first, since they are the most important. All other kinds count as `other`.
 _MESSAGE_KINDS = ("lost", "repeated", "out of order", "aborted", "foreign")
 
 

@@ -1,4 +1,4 @@
-"""Rounds: the scenarios of neighbouring seeds side by side on one stack, hit by the same fault of a server."""
+"""Rounds: the scenarios of neighbouring seeds run in parallel on one stack, with the same fault of a server."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def play_seeds(
 
 
 def _hurt(world: World, scenes: Sequence[Scene], fault: ServerFault) -> None:
-    """Do to a server what the round has in store, and undo it. Scenarios go on until it is done."""
+    """Inject the round's fault into a server, and undo it. Scenarios go on until this is done."""
     try:
         if fault is ServerFault.NONE:
             return

@@ -1,9 +1,9 @@
-"""An HTTP proxy in front of S3 that answers wrongly, late or not at all, before or after the server has done the work.
+"""An HTTP proxy in front of S3 whose answers are wrong, late or missing, before or after S3 has executed the call.
 
 The signature covers the Host header, so that goes through as it came. The proxy takes one request a connection.
 
 With `guard=False` it takes `If-None-Match` out of every request and signs it again: S3 then overwrites objects,
-with the product unchanged. That is how the tests show that they detect a protocol without its guard.
+with the product unchanged. With this, the tests show that they detect a protocol without its guard.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READ_BYTES = 256 << 10
 
 
 class S3Call(StrEnum):
-    """What a request asks for."""
+    """The kind of call of a request."""
 
     PUT_OBJECT = "PutObject"
     CREATE_MULTIPART_UPLOAD = "CreateMultipartUpload"
@@ -45,13 +45,13 @@ class S3Call(StrEnum):
 
 
 class Effect(StrEnum):
-    """What happens to a call, or because of it."""
+    """The effects on a call, or triggered by it."""
 
     ERROR_500 = "500"
     ERROR_503 = "503"
     SLOW = "slow"
     RESET = "reset"
-    """Half of the request is read; S3 never hears of it."""
+    """Half of the request is read, and it is not sent to S3."""
     APPLIED_500 = "500 after it was applied"
     APPLIED_RESET = "reset after it was applied"
     NO_ANSWER = "no answer after it was applied"
@@ -72,7 +72,7 @@ _STATUS = {Effect.ERROR_500: (500, "InternalError"), Effect.ERROR_503: (503, "Sl
 
 @dataclass(frozen=True)
 class CallFault:
-    """From the `nth` call of a kind on, `times` calls of that kind are hurt."""
+    """From the `nth` call of a kind on, faults are injected into `times` calls of that kind."""
 
     call: S3Call
     effect: Effect
@@ -134,7 +134,7 @@ _OF_OBJECT = {"PUT": S3Call.PUT_OBJECT, "HEAD": S3Call.HEAD_OBJECT, "GET": S3Cal
 
 
 class S3Proxy:
-    """One scenario's way to S3. Effects that concern other services are carried out by `elsewhere`."""
+    """One scenario's way to S3. `elsewhere` executes effects on other services."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class S3Proxy:
             upstream.setblocking(False)
             await loop.sock_connect(upstream, self._upstream)
             # S3 refuses some requests before it has read their body, and resets the connection behind its answer. A
-            # stream of asyncio's would forget that answer; and without it a client tries for ever, and knows not why.
+            # stream of asyncio would drop that answer, and without it a client would retry for ever without a reason.
             with contextlib.suppress(ConnectionError):
                 await loop.sock_sendall(upstream, request.head() + body)
             return _closing(await _read_to_the_end(upstream))

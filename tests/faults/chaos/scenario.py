@@ -1,4 +1,4 @@
-"""What a seed stands for: a topic, producers, schedulers, and the faults that they meet. Nothing here does anything."""
+"""The scenario of a seed: a topic, producers, schedulers, and the injected faults. This module only draws it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MIB = 1 << 20
 
 
 class LaneAction(StrEnum):
-    """What a failpoint does to a lane."""
+    """The actions of a failpoint on a lane."""
 
     KILL = "kill"
     FREEZE = "stop"
@@ -34,7 +34,7 @@ class LaneAction(StrEnum):
 
 @dataclass(frozen=True)
 class LaneFault:
-    """A lane is hurt when it passes a failpoint for the `nth` time. Armed for one lane after the other until it is."""
+    """A fault at the `nth` pass of a failpoint. One lane after the other is armed with it until it happens."""
 
     failpoint: str
     action: LaneAction
@@ -47,7 +47,7 @@ class LaneFault:
 
 
 class ServerFault(StrEnum):
-    """What happens to a server, and so to every scenario of a round."""
+    """The fault of a server, which affects every scenario of a round."""
 
     NONE = "none"
     ZOOKEEPER_RESTARTED = "ZooKeeper killed and restarted"
@@ -84,7 +84,7 @@ class Scenario:
     backlog_first: bool = False
     """Lanes begin when the producers have written what they have to."""
     faults_within_seconds: float = 7.0
-    """Faults that have not happened by then are not waited for any more."""
+    """After this time, the scenario no longer waits for faults."""
     guard: bool = True
     """False: S3 ignores `If-None-Match`. Then the harness must find faults."""
 

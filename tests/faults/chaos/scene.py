@@ -1,4 +1,4 @@
-"""A scenario carried out: producers and lanes at work, faults injected, everything healed, and then the reckoning."""
+"""Play a scenario: run producers and lanes, inject faults, end all faults, and check the results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _S3_READ_TIMEOUT_SECONDS = 4
 
 @dataclass
 class SceneResult:
-    """What a scenario did, and what the reckoning found. No faults: the protocol held."""
+    """The results of a scenario and of its checks. Without faults, the protocol is correct."""
 
     seed: int
     seconds: float = 0.0
@@ -63,7 +63,7 @@ class SceneResult:
 
 
 class Scene:
-    """One scenario on the world's stack. `run` does it all; `server_fault_done` says that the round's fault is over."""
+    """One scenario on the world's stack. `run` plays it; `server_fault_done` is set when the round's fault is over."""
 
     def __init__(self, world: World, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -91,7 +91,7 @@ class Scene:
     # --- all of it ---
 
     def run(self) -> SceneResult:
-        """Do it, and look. An error of the harness itself is a fault, too."""
+        """Play the scenario and check the results. An error of the harness itself is also a fault."""
         try:
             self._open()
             try:
@@ -110,7 +110,7 @@ class Scene:
         return self.result
 
     def abandon(self) -> None:
-        """End soon, without a reckoning."""
+        """End soon, without checks."""
         self._give_up.set()
         self.server_fault_done.set()
 
@@ -293,7 +293,7 @@ class Scene:
         self._judge(job, in_time=in_time, frozen_seconds=slept)
 
     def _judge(self, job: Job, *, in_time: bool, frozen_seconds: float = 0.0) -> None:
-        """Whether a process ended as one may."""
+        """Check whether the end of a process is allowed."""
         if not in_time:
             job.signal(signal.SIGUSR1)  # every thread's stack goes to the log
             time.sleep(0.5)
@@ -331,7 +331,7 @@ class Scene:
     # --- the end ---
 
     def _heal(self) -> None:
-        """No more faults; those who sleep wake up and end."""
+        """End all faults; frozen processes continue and end."""
         self._s3.heal()
         for proxy in (*self._brokers.values(), self._zookeeper):
             self._world.proxies.loop.call_soon_threadsafe(proxy.heal)
@@ -387,7 +387,10 @@ class Scene:
         return self._brokers[address]
 
     async def _elsewhere(self, effect: Effect) -> int:
-        """Carry out what a call to S3 triggers at another service. How many connections, sessions or nodes it hit."""
+        """Execute the effect of a call to S3 on another service.
+
+        Return how many connections, sessions or nodes it affected.
+        """
         match effect:
             case Effect.CUT_ZOOKEEPER:
                 return await _until_it_hits(self._zookeeper.cut)

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of ZooKeeper or of one Kafka broker: it cuts connections, or holds back what goes through."""
+"""A TCP proxy in front of ZooKeeper or of one Kafka broker: it cuts connections, or delays bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Connection:
 
 
 class TcpProxy:
-    """Listens on a port of its own and passes on to `(host, port)`, until told to hurt."""
+    """Listens on a separate port and forwards to `(host, port)`, until a fault is ordered."""
 
     def __init__(self, proxies: ProxyLoop, host: str, port: int) -> None:
         self._proxies = proxies

@@ -1,4 +1,4 @@
-"""What all scenarios of a run share: the stack, the fork server, the proxies' thread, administrators."""
+"""The objects that all scenarios of a run share: the stack, the fork server, the proxies' thread, administrators."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class World:
         raise AssertionError(f"{topic} has no leaders after {_SECONDS:.0f} s")
 
     def delete_topic(self, topic: str) -> None:
-        """Make room; whether it worked is of no interest."""
+        """Delete a topic; errors are ignored."""
         self.admin.delete_topics([topic], request_timeout=_SECONDS)
 
     def leader(self, topic: str, partition: int = 0) -> int:

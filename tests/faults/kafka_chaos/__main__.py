@@ -1,6 +1,6 @@
 """`make chaos-kafka SEEDS=50 FIRST_SEED=1`: brokers killed, frozen and restarted, and what the watch reports.
 
-Exit code 1 if a state was not detected, or not told exactly once when it began and once when it was over.
+Exit code 1 if a state was not detected, or not reported exactly once at its beginning and once at its end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A seed's scenario: topics, what happens to which brokers, and what a watch must report (the oracle)."""
+"""A seed's scenario: topics, the faults of brokers, and the reports that a watch must make (the oracle)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What a seed does."""
+    """The content of a scenario."""
 
     seed: int
     topics: tuple[TopicKind, ...]

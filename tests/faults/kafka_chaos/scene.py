@@ -67,11 +67,11 @@ streams:
 
 @dataclass
 class Played:
-    """What came of a scenario."""
+    """The result of a scenario."""
 
     seed: int
     faults: list[str] = field(default_factory=list)
-    """What is wrong; nothing if the seed is sound."""
+    """The faults; empty if the seed has none."""
     detected: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     """By hurt and promise: seconds from what happened to the watch that reported it."""
     resolved: dict[tuple[str, str], list[float]] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class _Scene:
         return {each.promise for each in found}
 
     def memory(self) -> KafkaMemory:
-        """Return what the watch remembers of the cluster."""
+        """Return the readings of the cluster that the watch has stored."""
         with Store.of(self.config.storage, self._find) as store:
             return KafkaMemory.parse(store.read_if_exists(kafka_memory_key(store.prefix)))
 
@@ -205,7 +205,7 @@ def is_about_kafka(promise: str, subject: str) -> bool:
 
 
 def play(stack: Stack, scenario: Scenario, directory: Path, run: str) -> Played:
-    """Play a scenario, and return what is wrong and how long it took."""
+    """Play a scenario, and return the faults and the durations."""
     played, alerts = Played(scenario.seed), _Alerts()
     began = time.monotonic()
     with alerts.served() as url:
@@ -349,7 +349,10 @@ def _wait_for_states(scene: _Scene, expected: set[tuple[str, str]], begun: float
 
 
 def _check_alerts(scene: _Scene, bodies: list[dict[str, Any]], played: Played) -> None:
-    """Each state of a step is one incident, told once when it began and once when it was over; nothing else is told."""
+    """Each state of a step is one incident, reported once at its beginning and once at its end.
+
+    There are no other reports.
+    """
     incidents: dict[str, str] = {}
     details: dict[str, str] = {}
     kinds: dict[str, Counter[str]] = {}

@@ -1,4 +1,4 @@
-"""Scenarios that hurt lanes while they archive a Kinesis stream that is split and merged, drawn from seeds.
+"""Random scenarios with faults for lanes that archive a Kinesis stream, while its shards are split and merged.
 
-`make chaos-kinesis` runs as many seeds as asked; docs/testing-with-faults.md says how to read and replay them.
+`make chaos-kinesis` runs the requested seeds; docs/testing-with-faults.md explains how to read and replay them.
 """

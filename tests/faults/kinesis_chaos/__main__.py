@@ -1,6 +1,6 @@
 """`make chaos-kinesis SEEDS=100 FIRST_SEED=1`: Kinesis streams that are split and merged under load, and a report.
 
-Exit code 1 if a record was lost, repeated or out of order, or anything else is not as it should be.
+Exit code 1 if a record was lost, repeated or out of order, or another check failed.
 """
 
 from __future__ import annotations

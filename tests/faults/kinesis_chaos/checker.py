@@ -1,6 +1,6 @@
-"""Is the archive of a Kinesis stream right? Found out without a line of Waybill.
+"""Check the archive of a Kinesis stream without any code of Waybill.
 
-boto3 reads the stream shard by shard, and AWS's own library takes aggregates apart. kafka-python's parser reads the
+boto3 reads the stream shard by shard, and AWS's own library unpacks aggregates. kafka-python's parser reads the
 objects. Each user record of Kinesis must be in the archive once, and nothing else may be. The records of a partition
 key must have the order of the shards' lineage, and then of the sequence numbers.
 
@@ -23,11 +23,11 @@ from kafka.record.memory_records import MemoryRecords
 
 _NAME = re.compile(r"(?P<generation>\d+)_(?P<slot>\d+)_(?P<first>\d{20})\.kafka")
 _EMPTY_ANSWERS = 20
-"""So many answers without records, one after the other, are the tip of an open shard."""
+"""After this number of answers without records in a row, the tip of an open shard is reached."""
 
 
 class Identity(NamedTuple):
-    """What a user record is known by."""
+    """The identity of a user record."""
 
     shard_id: str
     sequence: int
@@ -66,7 +66,7 @@ class ShardTruth:
 
 @dataclass(frozen=True)
 class Truth:
-    """What Kinesis holds."""
+    """The content of the Kinesis stream."""
 
     shards: Mapping[str, ShardTruth]
 
@@ -204,7 +204,7 @@ def compare(
     acknowledged: Collection[tuple[str, int, bytes]],
     checked: Checked,
 ) -> None:
-    """Hold objects, in the order of their creation, against Kinesis and against what producers know.
+    """Compare objects, in the order of their creation, with Kinesis and with the logs of producers.
 
     `acknowledged`: shard, sequence number and data (of a user record) of each record that Kinesis has acknowledged.
     """
@@ -244,7 +244,7 @@ def _check_order(archive: Sequence[ArchivedRecord], truth: Truth, checked: Check
 
 
 def _check_slots(objects: Sequence[Object], checked: Checked) -> None:
-    """Each shard is in one slot."""
+    """Check that each shard is in only one slot."""
     slots: dict[str, set[int]] = defaultdict(set)
     for each in objects:
         for record in each.records:

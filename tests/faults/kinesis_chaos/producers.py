@@ -1,4 +1,4 @@
-"""Producers of a Kinesis stream, and who splits and merges its shards under them.
+"""Producers of a Kinesis stream, and a thread that splits and merges its shards in the meantime.
 
 A key has one hash: its own, or an explicit one that it always has. So its records are in one line of shards.
 """
@@ -38,7 +38,7 @@ class PutKind(StrEnum):
 
 @dataclass(frozen=True)
 class PutPlan:
-    """What a producer puts."""
+    """The records that a producer puts."""
 
     name: str
     kind: PutKind
@@ -53,7 +53,7 @@ class PutPlan:
 
 @dataclass(frozen=True)
 class ReshardPlan:
-    """What happens to the shards."""
+    """The plan for splits and merges."""
 
     changes: int
     """Splits and merges, at most."""
@@ -68,7 +68,7 @@ class ReshardPlan:
 
 @dataclass
 class PutLog:
-    """What became of the records, and of the shards."""
+    """The outcomes of the records, and the changes of the shards."""
 
     put: int = 0
     """User records, each counted once."""
@@ -99,7 +99,7 @@ def kinesis_client(endpoint_url: str) -> Any:
 
 
 def put(plan: PutPlan, client: Any, stream: str, *, more: Callable[[], bool], stop: threading.Event) -> PutLog:
-    """Put all records, and then slowly as long as `more` says. A call that fails for good is of unknown outcome."""
+    """Put all records, and then slowly as long as `more` says. If a call fails permanently, its outcome is unknown."""
     producer = _Producer(plan, client, stream)
     while not stop.is_set() and (producer.number < plan.records or more()):
         try:

@@ -1,4 +1,4 @@
-"""What a run of many seeds did, as text and as JSON."""
+"""The report of a run of many seeds, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a seed stands for: a Kinesis stream, its producers and re-shards, and the faults that lanes meet."""
+"""The scenario of a seed: a Kinesis stream, its producers, splits and merges, and the faults of lanes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _ELSEWHERE = (
 
 @dataclass(frozen=True)
 class CallHurt:
-    """From a time on, the next calls of an action to Kinesis are hurt, one effect each."""
+    """From a time on, one effect is injected into each of the next calls of an action to Kinesis."""
 
     after_seconds: float
     action: str
@@ -115,7 +115,7 @@ def draw(seed: int, *, guard: bool = True) -> KinesisScenario:
 
 
 def draw_server_fault(round_number: int) -> ServerFault:
-    """What hits the scenarios of a round."""
+    """The server fault of a round."""
     rng = random.Random(f"waybill kinesis round {round_number}")
     weights = {
         ServerFault.NONE: 4,

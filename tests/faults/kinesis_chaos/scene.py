@@ -1,4 +1,4 @@
-"""A scenario carried out: a stream under load that is split and merged, lanes at work, faults, and the reckoning."""
+"""Play a scenario: split and merge a stream under load, run lanes, inject faults, and check the results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FACTOR_OF_FAULTS = 3
 
 @dataclass
 class KinesisResult(SceneResult):
-    """What a scenario did, and what the reckoning found."""
+    """The results of a scenario and of its checks."""
 
     log: PutLog = field(default_factory=PutLog)
     shards: int = 0

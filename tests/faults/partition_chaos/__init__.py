@@ -1,5 +1,5 @@
 """Partition runs that are killed, frozen and disconnected, alone and concurrently, on the real stack.
 
-As `chaos` does it with the lanes of ingest: docs/testing-with-faults.md. Lanes archive a topic in peace; then drivers,
-in processes of their own and with their tasks inside, turn the archive into tables while things go wrong.
+The counterpart of `chaos` for partition runs: docs/testing-with-faults.md. Lanes archive a topic without faults; then
+drivers, in separate processes that also run their tasks, turn the archive into tables while faults are injected.
 """

@@ -36,7 +36,7 @@ _RETRIABLE = {"StoreUnavailable", "CatalogUnavailable", "CommitConflict"}
 
 @dataclass
 class PartitionSceneResult:
-    """What happened in a scenario, and what its checks found. No faults: the protocol held."""
+    """The events of a scenario, and the results of its checks. Without faults, the protocol is correct."""
 
     seed: int
     seconds: float = 0.0

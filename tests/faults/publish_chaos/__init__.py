@@ -1,1 +1,1 @@
-"""Random histories of runs, holds and decisions about one stream, compared with what the decisions allow."""
+"""Random histories of runs, holds and decisions about one stream, compared with the states that the decisions allow."""

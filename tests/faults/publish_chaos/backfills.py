@@ -1,4 +1,4 @@
-"""The acts of a history about backfills, and what they make of each message.
+"""The acts of a history about backfills, and their effects on each message.
 
 The range of a backfill is drawn, as is the config that it parses by. Requests may overlap, rivals may act at any step,
 and each act may be killed or frozen there. Which config has made the rows of an offset is derived from the snapshots of

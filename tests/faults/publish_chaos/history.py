@@ -65,7 +65,7 @@ class Killed(BaseException):
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with what readers see."""
+    """A fault in the rows that readers see."""
 
     kind: str
     count: int
@@ -74,7 +74,7 @@ class Fault:
 
 @dataclass
 class HistoryResult:
-    """What happened in a history, and what was wrong."""
+    """The events of a history, and its faults."""
 
     seed: int
     happened: Counter[str] = field(default_factory=Counter)
@@ -260,7 +260,7 @@ class History:
         self._check_versions({row["offset"]: row["message_id"] for row in rows}, {*quarantine, *half_moved})
 
     def _check_versions(self, ids: dict[int, str], quarantine: set[int]) -> None:
-        """Each offset shows what the config that is to have made its row makes of it; a retry may have moved some."""
+        """Check that each offset has the result of the expected config; a retry may have moved some messages."""
         mixed: set[int] = set()
         for offset, version in self._versions().items():
             message = self.messages[offset]

@@ -139,8 +139,8 @@ def _set_aside_column(messages: pa.RecordBatch, reasons: pa.Array) -> pa.Array:
 class ObjectIndex:
     """A parsed index object. Its rows are decoded only when they are read.
 
-    Raises `DamagedObject` when `ObjectIndexWriter` did not write the bytes, `DocumentTooNew` when a newer Waybill
-    wrote them. `where` names the object in errors.
+    Raises `DamagedObject` when `ObjectIndexWriter` did not write the bytes, `DocumentTooNew` when a newer version of
+    Waybill wrote them. `where` names the object in errors.
     """
 
     def __init__(self, data: bytes, where: str) -> None:

@@ -30,9 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFault:
-    """Why a topic-partition stops: a backup object is missing, damaged, incomplete, or raises an unexpected exception
-    in its reader.
-    """
+    """Why a topic-partition stops: a backup object is missing, damaged or incomplete, or its reader raises."""
 
     tp: TopicPartition
     offset: int

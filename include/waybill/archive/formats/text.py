@@ -1,7 +1,7 @@
 """Text: messages in order of offset, each followed by the delimiter; optionally all in one gzip stream.
 
 The writer rejects messages that text cannot hold; its caller sets them aside, and never cuts or drops them. These are
-messages that contain the delimiter, since a reader would take them for two, and tombstones, since a reader could not
+messages that contain the delimiter, since a reader would read two messages, and tombstones, since a reader could not
 distinguish them from empty messages.
 
 Importing this module imports numba and pyarrow.

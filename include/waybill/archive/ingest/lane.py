@@ -156,8 +156,7 @@ class _TimeSlices:
         return {name: list(each.values()) for name, each in reports.items()}
 
     def _describe(self, shares: list[LaneShare]) -> None:
-        """Describe all topic-partitions with one request, since separate requests would be most of the cost of small
-        ones."""
+        """Describe all topic-partitions with one request: separate requests would be most of the cost of small ones."""
         if len(shares) < 2:
             return
         together: dict[tuple[object, IsolationLevel], list[LaneShare]] = {}

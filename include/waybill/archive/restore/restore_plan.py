@@ -106,7 +106,8 @@ class RestorePlan:
     def from_json(cls, key: str, content: bytes) -> Self:
         """Parse what `to_json` returned.
 
-        Raises `DocumentTooNew` for a newer Waybill's plan, `DocumentDamaged` for one that cannot be parsed.
+        Raises `DocumentTooNew` for a plan of a newer version of Waybill, `DocumentDamaged` for one that cannot be
+        parsed.
         """
         return _DOCUMENT.parse(key, content, cls._of_fields)
 

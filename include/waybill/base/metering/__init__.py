@@ -2,7 +2,7 @@
 
 | module | content |
 |---|---|
-| `tally` | the figures, and how they add up and are divided |
+| `tally` | the figures, with their sums and their division |
 | `meter` | the meter of this process |
 
 The S3 clients count their requests here. A process that ends stores what it has counted

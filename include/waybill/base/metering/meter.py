@@ -1,8 +1,10 @@
-"""The meter of this process. The S3 clients count here; what ends a step takes the figures out and stores them.
+"""The meter of this process.
 
-A thread works for one stream at a time (`working_for`). What a thread counts that works for no stream, such as one of
-a library's pool, belongs to all streams of the process: it is divided among them in proportion to the CPU time that
-the work on each has taken, as is the CPU time of the process.
+The S3 clients count here; the code at the end of a step takes the figures and stores them.
+
+A thread works for one stream at a time (`working_for`). The counts of a thread that works for no stream, such as one of
+a library's pool, belong to all streams of the process. They are divided in proportion to the CPU time of the work on
+each stream, and so is the CPU time of the process.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class Meter:
         self._restart()
 
     def _restart(self) -> None:
-        """Begin at zero: in the child of a fork, whose CPU clock does so, too."""
+        """Begin at zero in the child of a fork, whose CPU clock also begins at zero."""
         self._lock = threading.Lock()
         self._tallies: dict[str, Tally] = {}
         self._own_cpu: dict[str, float] = {}
@@ -53,12 +55,12 @@ class Meter:
             self._tally(_account.get() if account is None else account).received_bytes += size_bytes
 
     def add(self, tally: Tally, *, account: str | None = None) -> None:
-        """Count what another process has counted for this one, or messages."""
+        """Add the counts of another process, or messages."""
         with self._lock:
             self._tally(_account.get() if account is None else account).add(tally)
 
     def add_own_cpu(self, stream: str, seconds: float) -> None:
-        """Note CPU time that the work on a stream took: the weight of the stream, see `take`."""
+        """Add CPU time of the work on a stream, which is the weight of the stream in `take`."""
         with self._lock:
             self._own_cpu[stream] = self._own_cpu.get(stream, 0.0) + seconds
 
@@ -71,10 +73,10 @@ class Meter:
     # --- taking -------------------------------------------------------------------------------------------------------
 
     def take(self, step: str, streams: Collection[str], own: str) -> dict[str, Tally]:
-        """Return what was counted since the last call, by stream, and begin at zero.
+        """Return the counts since the last call, by stream, and begin at zero.
 
-        CPU seconds are those of this process, as the step `<step>_<own>`, or `step` if `own` is empty, and those that
-        were added, as `<step>_<name>`. What belongs to no stream is divided among `streams` and those that have counts.
+        CPU seconds are those of this process, as the step `<step>_<own>`, or `step` if `own` is empty, and added ones,
+        as `<step>_<name>`. Counts without a stream are divided among `streams` and the streams with counts.
         """
         with self._lock:
             tallies, own_cpu = self._tallies, self._own_cpu
@@ -115,9 +117,9 @@ os.register_at_fork(after_in_child=meter._restart)
 
 @contextmanager
 def working_for(stream: str, cpu_clock: Callable[[], float] = time.process_time) -> Iterator[None]:
-    """Count what this thread does in the block for a stream.
+    """In the block, count the work of this thread for a stream.
 
-    `cpu_clock`: `time.thread_time` where several threads work for streams side by side.
+    `cpu_clock`: `time.thread_time` if several threads work for streams in parallel.
     """
     token = _account.set(stream)
     began = cpu_clock()

@@ -12,7 +12,7 @@ _DECIMALS = 4
 
 @dataclass(slots=True)
 class Tally:
-    """What was used. Tallies of different processes, streams or days add up."""
+    """Usage figures. Tallies of different processes, streams or days can be added up."""
 
     requests: Counter[str] = field(default_factory=Counter)
     """S3 requests by operation, with S3's names: `PutObject`, `ListObjectsV2`."""
@@ -50,7 +50,7 @@ class Tally:
         return total
 
     def to_fields(self) -> dict[str, Any]:
-        """Return the tally as a JSON object; what is 0 is left out."""
+        """Return the tally as a JSON object; figures of 0 are left out."""
         fields: dict[str, Any] = {
             "requests": {name: count for name, count in sorted(self.requests.items()) if count},
             "sent": self.sent_bytes,

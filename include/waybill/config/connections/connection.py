@@ -43,7 +43,7 @@ class Connection(BaseModel):
         return self.model_dump_json(by_alias=True, exclude_none=True, exclude={"conn_id"})
 
     def text(self, key: str) -> str | None:
-        """Return a text in the extra, or None if it is absent or empty. Raises `ConfigError` if it is no text."""
+        """Return a text in the extra, or None if it is absent or empty. Raises `ConfigError` if it is not text."""
         value = self.extra.get(key)
         if value is not None and not isinstance(value, str):
             self.refuse(f"{key} in its extra must be text")
@@ -175,7 +175,7 @@ def _has_port(entry: str) -> bool:
 
 
 class Endpoint(BaseModel):
-    """Base of the endpoints: what Waybill needs to reach one kind of service."""
+    """Base of the endpoints: the data with which Waybill reaches one kind of service."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -64,7 +64,7 @@ class AirflowEndpoint(HttpEndpoint):
 
     @classmethod
     def of(cls, conn: Connection) -> Self:
-        """Read a connection, as `HttpEndpoint.of`. Raises `ConfigError` if it has no credentials, too."""
+        """Read a connection, as `HttpEndpoint.of`. Also raises `ConfigError` if it has no credentials."""
         endpoint = super().of(conn)
         if not endpoint.has_token and not (endpoint.login and endpoint.password):
             conn.refuse(

@@ -98,7 +98,7 @@ def _authenticated(protocol: SecurityProtocol) -> bool:
 def _refuse_ignored_options(conn: Connection, protocol: SecurityProtocol) -> None:
     """Refuse security options that Waybill does not follow.
 
-    To ignore one could send data unencrypted, trust any server, or fail with a message that does not name the cause.
+    An ignored option could cause unencrypted data, trust in any server, or an error that does not name the cause.
     """
     for key in sorted(key for key in conn.extra if _ABOUT_SECURITY.match(key) and conn.extra[key] not in (None, "")):
         if key == "security.protocol":

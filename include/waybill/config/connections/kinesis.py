@@ -1,4 +1,4 @@
-"""The connection of Kinesis: an Airflow AWS connection, which may also be that of S3."""
+"""The connection of Kinesis: an Airflow AWS connection, which can be the same as that of S3."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from waybill.config.connections.s3 import S3Endpoint, service_url
 class KinesisEndpoint(S3Endpoint):
     """Address and credentials of Kinesis: region, keys, profile or role as for S3. `encryption` is S3's alone.
 
-    A stream's encryption needs no option: Kinesis decrypts records for whoever may use the stream's key.
+    A stream's encryption needs no option: Kinesis decrypts records for every client with the right to use the stream's
+    key.
     """
 
     @classmethod

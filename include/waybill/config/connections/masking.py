@@ -1,4 +1,4 @@
-"""Addresses as they may be shown: the path and the query of a webhook or of a dead man's switch are its password.
+"""Mask addresses for display: the path and the query of a webhook or of a dead man's switch are secrets.
 
 Pages, logs, errors and tables of the command line show `https://hooks.example.com/…`. Only the requester of a replay
 gets the whole URL back.
@@ -17,7 +17,7 @@ _UNREADABLE = "…"
 
 
 def masked_url(url: str) -> str:
-    """Return scheme, host and port of a URL, and `/…` for what follows. No user, password, path or query."""
+    """Return scheme, host and port of a URL, and `/…` for the rest: no user, password, path or query."""
     try:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme, parts.hostname, parts.port
@@ -38,7 +38,7 @@ def without_urls(text: str) -> str:
 def masked_stack_trace(error: BaseException) -> str:
     """Return the stack trace of an exception and of its causes, with each URL in it masked.
 
-    Log it as a part of the message: `logger.exception` prints the texts of the exceptions as they are.
+    Log it as a part of the message: `logger.exception` prints the texts of the exceptions unmasked.
     """
     return without_urls("".join(traceback.format_exception(error)))
 

@@ -27,7 +27,7 @@ class Encryption(BaseModel):
     kms_key_id: str | None = None
     """Id, ARN or alias; None: the account's default key for S3."""
     bucket_key: bool | None = None
-    """Whether S3 may use a bucket key, which needs fewer calls to KMS; None: the bucket's default."""
+    """Whether S3 can use a bucket key, which needs fewer calls to KMS; None: the bucket's default."""
 
     def arguments(self) -> dict[str, Any]:
         """Return arguments for `PutObject`, `CreateMultipartUpload` and `CopyObject`, with botocore's names."""

@@ -16,11 +16,11 @@ class Access(StrEnum):
     """The ACL of the nodes that Waybill creates."""
 
     OPEN = "open"
-    """Every client may do everything."""
+    """Every client has all rights."""
     CREATOR = "creator"
-    """Clients with Waybill's credentials may do everything, others nothing."""
+    """Clients with Waybill's credentials have all rights, others none."""
     CREATOR_AND_READERS = "creator+read"
-    """Clients with Waybill's credentials may do everything, others may read."""
+    """Clients with Waybill's credentials have all rights, others can only read."""
 
 
 class ZooKeeperEndpoint(Endpoint):

@@ -1,9 +1,9 @@
-"""Avro schemas, as the reader of messages needs them.
+"""Avro schemas, in the form that the reader of messages needs.
 
-A message is read by the schema that it was written with. Nothing else of a schema decides what its bytes mean, so a
-default of the wrong type, an alias, a name or a symbol with a hyphen, and a logical type that does not fit its type do
-not matter here, although Avro's specification forbids them: registries have such schemas, from producers that do not
-check them. What decides what bytes mean must be right: types, sizes, names that are defined once.
+A message is read by the schema with which it was written. The meaning of its bytes depends on types, sizes and names
+that are defined once, so these are checked. Other errors do not matter here: a default of the wrong type, an alias, a
+name or a symbol with a hyphen, and a logical type that does not fit its type. Avro's specification forbids them, but
+registries have such schemas, from producers that do not check them.
 
 The work for a schema is bounded by its size. Each named type is stored once, by its full name, and everything else
 refers to it by that name.
@@ -94,7 +94,7 @@ class AvroSchema:
 def read_avro_schema(text: str, referenced: Sequence[str] = ()) -> AvroSchema:
     """Return the schema in `text`. Raise `ValueError` with a message of one line.
 
-    `referenced`: the texts of the schemas whose types it names, each after those that it needs itself.
+    `referenced`: the texts of the schemas whose types it names, each after the schemas on which it depends.
     """
     reader = _SchemaReader()
     try:
@@ -195,7 +195,7 @@ class _SchemaReader:
         return self._defined(name, {"type": "record", "name": name, "fields": listed})
 
     def _define(self, schema: dict[str, Any], namespace: str) -> tuple[str, str]:
-        """Return the full name of a named type and its namespace, and let its fields refer to it."""
+        """Return the full name of a named type and its namespace, so that its fields can refer to it."""
         name, stated = schema.get("name"), schema.get("namespace")
         if not _is_text(name) or not name:
             raise _fault(f"a type {schema['type']} has no name")
@@ -231,7 +231,7 @@ _COMPLEX: dict[str, Any] = {
 
 
 def _with_logical_type(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a type with what it states about its logical type. Whether that is valid is for its reader to decide."""
+    """Return a type with the attributes of its logical type, which its reader checks."""
     stated: dict[str, Any] = {key: schema[key] for key in ("logicalType", "precision", "scale") if key in schema}
     return {"type": kind, **stated}
 

@@ -1,10 +1,10 @@
 """Base classes of the config's models: sections, types of values, and files that become part of the config.
 
-A value type is metadata for `Annotated`. It parses and checks a value, names what is allowed when it refuses one, and
-describes itself to the reference and to the JSON schema. Pydantic's own constraints are not used for that: their
-messages name the one limit that was missed, or a pattern, and not everything that is allowed.
+A value type is metadata for `Annotated`. It parses and checks a value, names the allowed values when it refuses one,
+and describes itself to the reference and to the JSON schema. Pydantic's own constraints are not used for that: their
+messages name only the violated limit, or a pattern, and not all allowed values.
 
-The content of an embedded file decides what a message becomes, so plans must store it.
+The content of an embedded file decides how messages are parsed, so plans must store it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def section_error(
     at: str | tuple[str | int, ...], message: str, kind: LiteralString = "section_error"
 ) -> PydanticCustomError:
     """Return an error for a section's validator to raise; the message is shown at the key `at` below the section."""
-    # The message goes in as a value: pydantic would read braces in a template as placeholders.
+    # Pass the message as a value: pydantic would read braces in a template as placeholders.
     keys = (at,) if isinstance(at, str) else at
     return PydanticCustomError(kind, "{message}", {"message": message, "at": keys})
 

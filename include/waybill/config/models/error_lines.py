@@ -1,4 +1,4 @@
-"""Turn pydantic's errors about a YAML file into lines that name file, line, key, what is allowed and what was found."""
+"""Convert pydantic's errors about a YAML file to lines with file, line, key, the allowed values and the found value."""
 
 from __future__ import annotations
 

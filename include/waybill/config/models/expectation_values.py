@@ -23,7 +23,7 @@ _EXACT_DIGITS = 15
 _INTEGERS = (ColumnKind.INT, ColumnKind.LONG)
 _TEXTS = (ColumnKind.STRING, ColumnKind.JSON)
 _WITHOUT_BOUNDS = (*_TEXTS, ColumnKind.BINARY, ColumnKind.BOOLEAN)
-"""Great Expectations takes text in a bound for a date, and no other values than numbers and times."""
+"""Great Expectations reads text in a bound as a date, and accepts only numbers and times besides."""
 
 _BOUNDED = frozenset(
     ["expect_column_values_to_be_between", "expect_column_max_to_be_between", "expect_column_min_to_be_between"]
@@ -133,7 +133,7 @@ class _Mismatch(Exception):
 
 
 def typed_value(value: Any, kind: ColumnType) -> Any:
-    """Return the value that a column of this type would hold in an audit. None stays."""
+    """Return the value that a column of this type would hold in an audit. None is not changed."""
     if value is None:
         return None
     if kind.is_list or isinstance(value, list | dict):

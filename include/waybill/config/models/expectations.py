@@ -1,4 +1,4 @@
-"""Expectations of Great Expectations, as the YAML writes them, and the checks of their names, arguments and columns.
+"""Expectations of Great Expectations in the YAML, and the checks of their names, arguments and columns.
 
 Great Expectations takes seconds to import, so the config is checked against a catalog of its expectations, the file
 `expectation_catalog.json`. `waybill.tables.audit.expectation_catalog` makes it from the library that is installed.
@@ -94,7 +94,9 @@ class Expectation:
         return None
 
     def check_values(self, types: Mapping[str, ColumnType]) -> tuple[str, str] | None:
-        """Return the argument with a value that cannot be compared with its column, and the error; None if none has.
+        """Return the argument with a value that cannot be compared with its column, and the error.
+
+        None if there is none.
 
         `types`: the types of the columns, by name.
         """
@@ -172,7 +174,7 @@ class IsExpectationList(ValueType):
     allowed = f"each {IsExpectation.allowed}"
 
     def parse(self, value: Any) -> Any:
-        """Return the value as it is: its items are parsed one by one."""
+        """Return the value unchanged: its items are parsed one by one."""
         return value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -313,7 +315,7 @@ _LITERALS: Mapping[ColumnKind, tuple[type, ...]] = {
 def _wrongly_compared(text: str, types: Mapping[str, ColumnType]) -> Iterator[str]:
     """Yield the columns that an expression for `DataFrame.query` compares with literals of another type.
 
-    pandas compares them all the same, and then selects no row.
+    pandas compares them nevertheless, and then selects no row.
     """
     for node in ast.walk(ast.parse(_BACKTICKS.sub(r"\1", text.strip()), mode="eval")):
         if not isinstance(node, ast.Compare):

@@ -1,4 +1,4 @@
-"""Values of the config that have a syntax of their own: regular expressions, cron expressions, points in time."""
+"""Values of the config with a special syntax: regular expressions, cron expressions, points in time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def group_names(pattern: str) -> tuple[str, ...]:
 
     Raise `ValueError` if RE2 refuses the pattern, if it has no named group, or two groups of one name.
     """
-    # Arrow runs the pattern later, so Arrow checks it. Its import takes 0.2 s, so only streams with a pattern pay it.
+    # Arrow runs the pattern later, so Arrow checks it. Its import takes 0.2 s, so only streams with a pattern need it.
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -100,7 +100,7 @@ def surely_matches_a_time(expression: str) -> bool:
 def _check_cron(expression: str) -> None:
     if surely_matches_a_time(expression):
         return
-    # Airflow reads cron expressions with croniter, too. Its import takes some ms, so only other expressions pay it.
+    # Airflow reads cron expressions with croniter, too. Its import takes some ms, so only other expressions need it.
     from croniter import CroniterBadCronError, CroniterBadDateError, croniter
 
     try:

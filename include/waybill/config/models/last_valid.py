@@ -1,10 +1,10 @@
-"""The config of the watch: it must send an alert also while the config does not load.
+"""The config of the watch, which must be able to send an alert while the config does not load.
 
 When the file does not load at all (no YAML, an error outside of the streams, or an error in every stream), the watch
 works with the last config of this machine that loaded: Kafka, S3 and the alert channels are most likely the same, and
-what the jobs fail to do meanwhile is measured as before. Without such a copy it works with the sections of the file
-that can be read, and without streams. Only where neither gives a bucket and ZooKeeper, the watch fails: then the dead
-man's switch is not pinged, and tells of it.
+the promises are measured as before. Without such a copy it works with the sections of the file that can be read, and
+without streams. The watch fails only if neither of these has a bucket and ZooKeeper: then the dead man's switch gets no
+request, and sends an alert.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ _PLACEHOLDER = {
 
 @dataclass(frozen=True, slots=True)
 class WatchConfig:
-    """A config to watch with."""
+    """The config for a watch."""
 
     config: Config
     error: str = ""
     """Why the file does not load; '' if it does."""
     source: str = ""
-    """What `config` was read from in that case, for people."""
+    """The origin of `config` in that case, for people."""
     is_whole: bool = True
-    """False: nothing is known of the streams, since only other sections could be read."""
+    """False: the streams are unknown, since only other sections could be read."""
 
 
 def load_for_watch(path: Path | None = None, directory: Path | None = None) -> WatchConfig:
-    """Return the config of the file, or what takes its place while the file does not load.
+    """Return the config of the file; while the file does not load, return its replacement.
 
-    `directory`: of the copy on this machine; a private one in the system's temporary directory by default. Raises
-    `ConfigError` if nothing can take its place.
+    `directory`: the directory of the copy on this machine; by default, a private one in the system's temporary
+    directory. Raises `ConfigError` if there is no replacement.
     """
     path = path or config_path()
     copy = (
@@ -72,7 +72,7 @@ def load_for_watch(path: Path | None = None, directory: Path | None = None) -> W
 
 
 def _of_copy(path: Path, copy: Path, error: str) -> WatchConfig | None:
-    """Return the last config that loaded; None if this machine has none that loads with this Waybill."""
+    """Return the last config that loaded; None if this machine has none that loads with this version of Waybill."""
     try:
         config = valid_streams_of(path, copy.read_text(encoding="utf-8"))
     except (OSError, ValueError, ConfigError) as missing:
@@ -82,7 +82,10 @@ def _of_copy(path: Path, copy: Path, error: str) -> WatchConfig | None:
 
 
 def _of_sections(path: Path, error: ConfigError) -> WatchConfig:
-    """Return a config of the sections that are valid, without streams. Raises `error` if that is too little."""
+    """Return a config of the sections that are valid, without streams.
+
+    Raises `error` if these sections are not enough.
+    """
     try:
         root = document.parse_document(read_config(path))
     except (document.DocumentError, ConfigError):
@@ -96,7 +99,7 @@ def _of_sections(path: Path, error: ConfigError) -> WatchConfig:
             config = Config.model_validate({**known, "streams": _PLACEHOLDER}, context={DIRECTORY: path.parent})
         except ValidationError as invalid:
             found = {str(each["loc"][0]) for each in invalid.errors(include_url=False) if each["loc"]}
-            # A wrong bucket or ZooKeeper would be other incidents than those that are open.
+            # With a wrong bucket or ZooKeeper, the watch would read other incidents than the open ones.
             if not found or found & {"version", "storage", "zookeeper"} or not found & known.keys():
                 raise error from None
             known = {key: value for key, value in known.items() if key not in found}
@@ -116,7 +119,7 @@ def _private_directory() -> Path:
 
 
 def _store_copy(path: Path, copy: Path) -> None:
-    """Store the text of a config that loads. Without the copy, the watch works all the same."""
+    """Store the text of a config that loads. Without the copy, the watch still works."""
     try:
         text = read_config(path)
         if copy.exists() and copy.read_text(encoding="utf-8") == text:

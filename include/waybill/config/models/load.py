@@ -1,4 +1,4 @@
-"""Load a YAML file as a `Config`, or raise an error that names file, line, key, value and what is allowed."""
+"""Load a YAML file as a `Config`, or raise an error that names file, line, key, value and the allowed values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def config_path(environment: Mapping[str, str] | None = None) -> Path:
 def load_config(path: Path | None = None) -> Config:
     """Read and check the config at `path` (default: `config_path()`).
 
-    Raise `ConfigError` with one line for each error: file, line, key, what is allowed, and what was found.
+    Raise `ConfigError` with one line for each error: file, line, key, the allowed values, and the found value.
     """
     path = path or config_path()
     root = _parse(path, read_config(path))
@@ -42,17 +42,17 @@ def load_config(path: Path | None = None) -> Config:
 
 
 def load_valid_streams(path: Path | None = None) -> Config:
-    """Do the same as `load_config`, but leave out the streams that have errors; see `Config.broken`.
+    """Load the config like `load_config`, but leave out the streams that have errors; see `Config.broken`.
 
-    So an error in one stream stops that stream, and no other. Raise `ConfigError` if there is an error elsewhere, or in
-    every stream.
+    So an error in one stream stops only that stream. Raise `ConfigError` if there is an error elsewhere, or in every
+    stream.
     """
     path = path or config_path()
     return valid_streams_of(path, read_config(path))
 
 
 def valid_streams_of(path: Path, text: str) -> Config:
-    """Do the same as `load_valid_streams` with the text of a config. `path`: where it is from, for errors and files."""
+    """Parse the text of a config like `load_valid_streams`. `path`: its origin, for errors and embedded files."""
     root = _parse(path, text)
     broken: dict[str, list[str]] = {}
     while True:

@@ -57,11 +57,11 @@ class Config(Section):
 
     @property
     def broken(self) -> Mapping[str, str]:
-        """Return the streams that `load_valid_streams` left out, and what is wrong with each."""
+        """Return the streams that `load_valid_streams` left out, and the errors of each."""
         return MappingProxyType(self._broken)
 
     def without_streams(self, broken: Mapping[str, str]) -> Self:
-        """Return this config, which does not contain the streams `broken`, with a note of what is wrong with each."""
+        """Return this config, which does not contain the streams `broken`, with the errors of each of them."""
         noted = self.model_copy()
         noted._broken = dict(broken)
         return noted
@@ -111,7 +111,7 @@ class Config(Section):
     def ingest_groups(self) -> dict[str, list[str]]:
         """Return the streams that share an ingest DAG, by group.
 
-        Streams that could not be loaded are in the default group, which reports what is wrong with them.
+        Streams that could not be loaded are in the default group, which reports their errors.
         """
         groups = self.streams_by_group(Stage.INGEST)
         if self._broken:
@@ -174,7 +174,7 @@ class Config(Section):
     def _pairs_that_may_share_topics(self) -> Iterator[tuple[tuple[str, Stream], tuple[str, Stream]]]:
         """Yield pairs of streams of one generation that list a common topic, or of which one has a pattern.
 
-        Not all pairs: of 200 streams there are 20,000.
+        Other pairs are skipped, since 200 streams have 20,000 pairs.
         """
         owners: dict[tuple[int, str], tuple[str, Stream]] = {}
         before: list[tuple[str, Stream]] = []
@@ -236,7 +236,7 @@ def _tables_of(stream: Stream) -> list[str]:
 def _check_topics_apart(a: str, first: Stream, b: str, second: Stream) -> None:
     """Raise an error if the streams share a listed topic or a pattern.
 
-    Different patterns may match the same topic, too. That is checked when the topics are looked up in Kafka.
+    Different patterns can match the same topic too. This is checked when the topics are looked up in Kafka.
     """
     listed = _listed_topics(first) + _listed_topics(second)
     shared = next((topic for topic in listed if first.matches(topic) and second.matches(topic)), None)

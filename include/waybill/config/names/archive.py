@@ -37,7 +37,7 @@ class Extension(StrEnum):
 
     @property
     def is_indexed(self) -> bool:
-        """Whether an object needs an index object beside it, which holds what the format cannot hold."""
+        """Whether an object needs an index object beside it, for the data that the format cannot hold."""
         return self is not Extension.KAFKA
 
 

@@ -49,7 +49,7 @@ def backfill_task_key(prefix: str, stream: str, backfill: str, task: int) -> str
 def backfill_cut_key(prefix: str, stream: str, backfill: str, side: str, file: str, attempt: int = 0) -> str:
     """Return the key of the record of a data file that was cut: of its rows on one side of the backfill's range.
 
-    `file`: what identifies the data file. `attempt` counts the records whose files no longer exist.
+    `file`: an id of the data file. `attempt` counts the records whose files no longer exist.
     """
     digest = hashlib.sha256(file.encode()).hexdigest()[:32]
     number = f".{attempt}" if attempt else ""
@@ -67,7 +67,7 @@ def backfill_diff_key(prefix: str, stream: str, backfill: str, name: str) -> str
 
 
 def backfill_event_key(prefix: str, stream: str, backfill: str, number: int) -> str:
-    """Return the key of the record of a promotion, an undo or a cancellation; `number` is that of its claim."""
+    """Return the key of the record of a promotion, an undo or a cancellation; `number`: the number of its claim."""
     return f"{backfill_prefix(prefix, stream, backfill)}events/{padded(number)}.json"
 
 
@@ -77,7 +77,7 @@ def backfill_plan_id(backfill: str) -> str:
 
 
 def backfill_branch(backfill: str) -> str:
-    """Return the branch that holds a table as it would be if the backfill were promoted."""
+    """Return the branch that holds the table as it would be after the promotion of the backfill."""
     return f"backfill_{check_backfill_id(backfill)}"
 
 

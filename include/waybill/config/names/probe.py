@@ -1,4 +1,4 @@
-"""The keys of the probe of the store: its remembered result, and the objects that it creates and removes again."""
+"""The keys of the probe of the store: its stored result, and the objects that it creates and removes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from waybill.config.names.segments import Folder, check_token, own_key
 
 
 def probe_result_key(prefix: str) -> str:
-    """Return the key of the remembered result of the newest probe that found a store fit."""
+    """Return the key of the stored result of the newest probe that found a store fit."""
     return own_key(prefix, Folder.PROBE, "store.json")
 
 
 def probes_prefix(prefix: str) -> str:
-    """Return the prefix of the objects of all probes. Those of an ended probe are removed."""
+    """Return the prefix of the objects of all probes. A probe removes its objects at its end."""
     return own_key(prefix, Folder.PROBE, "objects", "")
 
 

@@ -1,4 +1,4 @@
-"""The keys of what replay requests leave in the archive's bucket."""
+"""The keys of objects that replay requests store in the archive's bucket."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def replay_seen_prefix(prefix: str, request_id: str) -> str:
 
 
 def replay_seen_key(prefix: str, request_id: str, found: int, claim: int) -> str:
-    """Return the key of the ids that a claim stored when the request had so many messages found."""
+    """Return the key of the ids that a claim stored when the request had found this number of messages."""
     return f"{replay_seen_prefix(prefix, request_id)}{found:020}-{claim:06}"

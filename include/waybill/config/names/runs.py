@@ -25,8 +25,9 @@ def plan_key(
 ) -> str:
     """Return the key of the plan of the partition run that starts from `progress`. The same start gives the same key.
 
-    The key contains the table's uuid: a table that was dropped and created again starts from nothing too, but must not
-    execute the plans of its predecessor. `attempt` counts the plans from this start that moved no progress.
+    The key contains the table's uuid: a table that was dropped and created again also starts without progress, but must
+    not execute the plans of its predecessor. `attempt` counts the plans with this start that did not advance the
+    progress.
     """
     canonical = json.dumps(sorted((str(tp), offset) for tp, offset in progress.items()))
     if attempt:

@@ -1,4 +1,4 @@
-"""How names are put together: segments of keys, offsets with leading zeros, random tokens."""
+"""Parts of names: segments of keys, offsets with leading zeros, random tokens."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
 def join_segments(prefix: str, *segments: str) -> str:
-    """Return the segments of `prefix` that are not empty, and the others, separated by slashes."""
+    """Join the non-empty segments of `prefix` and the other segments with slashes."""
     return "/".join([*(p for p in prefix.split("/") if p), *segments])
 
 
@@ -64,7 +64,10 @@ def check_token(token: str) -> str:
 
 
 def padded_offset(offset: int) -> str:
-    """Return an offset with leading zeros, so that a listing is in order. Raises `ValueError` if it is none."""
+    """Return an offset with leading zeros, so that a listing is in order.
+
+    Raises `ValueError` if it is not an offset.
+    """
     if not 0 <= offset <= MAX_OFFSET:
         raise ValueError(f"{offset} is no offset: 0 to {MAX_OFFSET}")
     return padded(offset)

@@ -24,9 +24,9 @@ def sweeps_of_stream_prefix(prefix: str, stream: str) -> str:
 
 
 def history_name(unique_uuid: str, rebuild: str | None) -> str:
-    """Return what the plans and the key index of a unique table are filed under: its uuid, and the id of a rebuild.
+    """Return the name under which plans and key index of a unique table are stored: its uuid, and the id of a rebuild.
 
-    `rebuild`: the one that made the table's history; None: the history with which the table began.
+    `rebuild`: the rebuild that made the table's history; None: the history with which the table began.
     """
     return unique_uuid if rebuild is None else f"{unique_uuid}-{rebuild}"
 

@@ -21,7 +21,7 @@ def unique_table_name(table: str) -> str:
 
 
 def duplicates_table_name(table: str) -> str:
-    """Return the name of the duplicates table of a stream's table, which has what was sent again."""
+    """Return the name of the duplicates table of a stream's table, which has the duplicates."""
     return f"{table}_duplicates"
 
 

@@ -12,7 +12,7 @@ from waybill.config.names.segments import MAX_OFFSET, NUMBER
 
 MAX_PARTITION = (1 << 31) - 1
 LAST_OFFSET = MAX_OFFSET - 1
-"""The greatest offset that a message may have: the next one is an offset, too."""
+"""The greatest offset of a message, so that the next offset is also valid."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _OFFSETS = re.compile(r"(?P<tp>.+)@(?P<first>[0-9]*)-(?P<last>[0-9]*)")
@@ -40,7 +40,7 @@ class TopicPartition:
 
     @classmethod
     def parse(cls, text: str) -> TopicPartition:
-        """Return the topic-partition that `str()` gives as `text`. Raises `ValueError` for any other text."""
+        """Parse the text of `str(topic_partition)`. Raises `ValueError` for any other text."""
         topic, separator, partition = text.rpartition("/")
         if not separator or not is_topic(topic) or not NUMBER.fullmatch(partition):
             raise ValueError(f"{text!r} is not of the form topic/partition")
@@ -55,7 +55,7 @@ def offsets_to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, int]:
 
 
 def offsets_of_json(offsets: Mapping[str, int]) -> dict[TopicPartition, int]:
-    """Return what `offsets_to_json` was given. Raises one of `waybill.base.documents.DAMAGES` for other values."""
+    """Parse the result of `offsets_to_json`. Raises one of `waybill.base.documents.DAMAGES` for other values."""
     return {TopicPartition.parse(tp): int(offset) for tp, offset in offsets.items()}
 
 

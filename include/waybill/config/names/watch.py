@@ -1,4 +1,4 @@
-"""The keys of the watch: what earlier watches saw, the copy of the incidents, and what the pages show and record."""
+"""The keys of the watch: readings of earlier watches, the copy of the incidents, and the objects of the pages."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def interim_incidents_prefix(prefix: str) -> str:
 
 
 def interim_incidents_key(prefix: str, number: int) -> str:
-    """Return the key of such a book. Its number is above those of the books that it was made of."""
+    """Return the key of such a book. Its number is higher than those of the books from which it was made."""
     return f"{interim_incidents_prefix(prefix)}{number:012d}.json.gz"
 
 
 def kafka_memory_key(prefix: str) -> str:
-    """Return the key of what the watch remembers of the Kafka cluster."""
+    """Return the key of the readings of the Kafka cluster that the watch stores."""
     return own_key(prefix, Folder.WATCH, "kafka.json.gz")
 
 
@@ -63,7 +63,7 @@ def ledger_result_key(prefix: str, stream: str) -> str:
 
 
 def samples_key(prefix: str) -> str:
-    """Return the key of the offsets that the watch has seen."""
+    """Return the key of the offsets that the watch has read."""
     return own_key(prefix, Folder.WATCH, "samples.json.gz")
 
 
@@ -73,7 +73,7 @@ def status_key(prefix: str) -> str:
 
 
 def table_states_key(prefix: str) -> str:
-    """Return the key of the state of the tables, as the watch has read it."""
+    """Return the key of the state of the tables that the watch has read."""
     return own_key(prefix, Folder.WATCH, "tables.json.gz")
 
 

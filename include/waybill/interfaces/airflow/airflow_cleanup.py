@@ -4,8 +4,8 @@ Airflow 3 hides its database from tasks: in a task's process and environment it 
 `[database] sql_alchemy_conn` by one that no client accepts. A command that the task starts inherits the environment,
 but not the process. So the command gets the environment without the replaced variables, and Airflow reads the setting
 from its other places: `airflow.cfg`, `AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_CMD` or `…_SECRET`, or the default, a SQLite
-file in AIRFLOW_HOME. Where the deployment sets it in the variable itself, the task cannot know the value any more. Then
-the same value must also be in `WAYBILL_AIRFLOW_DATABASE`, which Airflow does not change.
+file in AIRFLOW_HOME. If the deployment sets it in the variable itself, the task cannot read the value. Then the same
+value must also be in `WAYBILL_AIRFLOW_DATABASE`, which Airflow does not change.
 
 A worker may also find another database than the scheduler's, such as an empty SQLite file, and a cleanup of that
 database would succeed and do nothing. So the first command checks that the database has the task's DAG run.

@@ -60,7 +60,7 @@ def export_replay_connections(config: Config) -> None:
 def export_connections(config: Config) -> None:
     """Add `connection_environment` to this process's environment, from which the library reads connections.
 
-    Each Airflow task has a process of its own, so nothing else is affected.
+    Each Airflow task is a separate process, so no other code is affected.
     """
     os.environ.update(connection_environment(config))
 

@@ -112,7 +112,7 @@ class Tracer(Protocol):
         ...
 
     def value(self, query: TraceQuery, /) -> bytes:
-        """Return the value of a message as it is archived. Raises `LookupError` if there is none."""
+        """Return the archived value of a message. Raises `LookupError` if there is none."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Figures of pages: a text, its tone, and the link or the command behind it."""
+"""Figures of pages: a text, its tone, and a link or a command with details."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Figure:
     text: str
     tone: Tone = Tone.NONE
     href: str = ""
-    """The run, log or page behind it; '' if only a command shows more."""
+    """The run, log or page with details; '' if only a command shows them."""
     command: str = ""
     """The command that prints it."""
     title: str = ""

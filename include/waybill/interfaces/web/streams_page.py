@@ -285,7 +285,7 @@ def rate_figures(stream: StreamStatus) -> tuple[Figure, Figure]:
 
 
 def clear_figure(stream: StreamStatus) -> Figure:
-    """Return the time until the backlog is archived, if both rates stay as they are."""
+    """Return the time until the backlog is archived, if both rates stay the same."""
     behind = sum(each.lag for each in stream.topic_partitions)
     command = f"waybill offsets ls --stream {stream.name}"
     if not behind:

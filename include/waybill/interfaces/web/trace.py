@@ -69,7 +69,7 @@ class PageTracer:
             return TracePage(query, streams, (), str(error.args[0] if error.args else error), command)
 
     def value(self, query: TraceQuery) -> bytes:
-        """Return the value of a message as it is archived.
+        """Return the archived value of a message.
 
         Raises `LookupError` if the archive has no such message; a `WaybillError` for a query that names no message,
         for a service that does not answer, and while too many traces are at work.

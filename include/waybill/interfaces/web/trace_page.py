@@ -79,7 +79,7 @@ class ObjectView:
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """The message, byte for byte as it is in the archive."""
+    """The archived message, byte for byte."""
 
     timestamp: str
     key: str

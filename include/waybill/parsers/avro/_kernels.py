@@ -1,10 +1,10 @@
-"""The compiled loop of Avro: it walks messages along a schema's program, checks every byte, and notes values.
+"""The compiled loop of Avro: it walks messages along a schema's program, checks every byte, and stores values.
 
 Every length and count is compared with the bytes that are left before it is used. So no message can make the walk read
 outside of the message, run forever, or overflow the stack. Encoding: Apache Avro's specification, "Binary encoding".
 
 A schema may have values without bytes (nulls, empty records), and records of records of them, twice as many at each
-level. So the walk counts its steps, and a message has so many for each of its bytes.
+level. So the walk counts its steps, and the number of steps for each byte of a message is limited.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _fixed_size(kind: Int, arg: Int) -> Int:
 
 @compiled
 def _scalar(data: Array, position: Int, end: Int, kind: Int, arg: Int) -> tuple[Int, Int, Int]:
-    """Return the position after a value, the value to note, and its length; a negative position is a fault."""
+    """Return the position after a value, the value to store, and its length; a negative position is a fault."""
     size = _fixed_size(kind, arg)
     if size >= 0:
         if size > end - position:

@@ -2,8 +2,8 @@
 
 A message must be valid to its last byte, whichever of its fields are read, without bytes left over. A message goes to
 quarantine for a boolean other than 0 or 1, a negative index of a union or an enum, a length beyond the message, text
-that is not UTF-8, or more work than the limits of the config allow. A schema that cannot be read, for whatever reason,
-concerns its own messages only. A schema registry that does not answer stops the run before a commit.
+that is not UTF-8, or more work than the limits of the config allow. A schema that cannot be read for any reason affects
+only its own messages. A schema registry that does not answer stops the run before a commit.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class _ByRegistry:
         if reader is not None:
             return reader
         if unreadable_ids >= self._limits.max_unknown_ids and schema_id <= MAX_SCHEMA_ID:
-            # A request takes a millisecond or more, and five bytes make one.
+            # A request takes a millisecond or more, and a message of five bytes can cause one.
             return UnreadableMessage(
                 Reason.SCHEMA_UNKNOWN,
                 f"the id {schema_id} was not looked up, since {unreadable_ids:,} ids with as many messages have no "
@@ -148,14 +148,14 @@ class _ByRegistry:
         except ValueError as error:
             return _unusable(schema_id, str(error))
         except Exception as error:
-            # A schema that Waybill cannot read, for whatever reason, must not stop the messages of other schemas.
+            # A schema that Waybill cannot read for any reason must not stop the messages of other schemas.
             logger.exception("the schema with the id %d cannot be read", schema_id)
             failure = UnexpectedFailure(f"schema {schema_id}", error)
             return _unusable(schema_id, f"cannot be read: {failure.kind} at {failure.place}: {error}")
 
 
 def _other_case(schema: AvroSchema, path: FieldPath) -> list[FieldPath]:
-    """Return the field that has the name of the missing one but for upper and lower case, if a schema has it.
+    """Return the field whose name differs from the missing one only in case, if a schema has it.
 
     It is read as well, so that the reason of a message without event time can name it (`parsers.documents`).
     """

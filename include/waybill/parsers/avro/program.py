@@ -65,7 +65,7 @@ class Program:
     paths: tuple[Path, ...]
     """The path of each slot."""
     needs_fastavro: bool
-    """Whether the walk cannot note a field that is read: it is in a map, or is a record, an array or a map."""
+    """Whether the walk cannot store a field that is read: it is in a map, or is a record, an array or a map."""
 
 
 def compile_schema(schema: AvroSchema, paths: Sequence[Path]) -> Program:

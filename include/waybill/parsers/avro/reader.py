@@ -1,7 +1,7 @@
 """Read messages of one writer's schema to documents.
 
-The compiled walk checks every message and notes the fields to read. If it cannot note one of them (a value in a map, or
-a field that is a record, an array or a map), fastavro reads whole messages. It gets only messages that the walk has
+The compiled walk checks every message and stores the fields to read. If it cannot store one of them (a value in a map,
+or a field that is a record, an array or a map), fastavro reads whole messages. It gets only messages that the walk has
 found valid to the last byte: it does not limit the nesting, so a bad message could end the process, and it reads a
 negative index of a union as an index from the end (docs/decisions/0009).
 
@@ -236,7 +236,7 @@ def _field_setter(path: Path) -> Callable[[list[Document], Sequence[int], list[A
 # --- values that the walk has noted -----------------------------------------------------------------------------------
 
 _ValueReader = Callable[[Array, Array, Array], list[Any]]
-"""Returns the values of a field, from the bytes of a batch, and the values and lengths that the walk has noted."""
+"""Returns the values of a field, from the bytes of a batch, and the values and lengths that the walk has stored."""
 
 
 def _value_reader(node: Node) -> _ValueReader:

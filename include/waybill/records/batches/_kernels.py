@@ -1,8 +1,8 @@
 """The compiled loops of `decode`: walk the records of many batches, then copy their parts into Arrow buffers.
 
-`measure` reads every varint once, checks every position against the end of its batch, and notes where the parts of each
-record lie. The `fill_` functions copy these parts and rely on the checks of `measure`. So damaged bytes never make a
-loop read or write outside of its arrays.
+`measure` reads every varint once, checks every position against the end of its batch, and stores the positions of the
+parts of each record. The `fill_` functions copy these parts and rely on the checks of `measure`. So damaged bytes never
+make a loop read or write outside of its arrays.
 
 The layout of records: Kafka's documentation, "Implementation, Message Format, Record".
 """
@@ -18,7 +18,7 @@ from numba import njit
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Int: TypeAlias = Any
-"""An int64 for the compiler. `Any`, since the operators in numpy's stubs do not fit these functions."""
+"""An int64 for the compiler. It is `Any`, since numpy's type stubs do not support the operators in these functions."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -29,9 +29,9 @@ def compiled(function: _Function) -> _Function:
 
 
 def allocation_free(function: _Function) -> _Function:
-    """Apply `numba.njit` to a function that creates no arrays. It then counts no references to its arguments.
+    """Apply `numba.njit` to a function that creates no arrays. It then does not count references to its arguments.
 
-    A count is an atomic instruction. In a loop over parts of a few bytes, they take most of the time.
+    Each count is an atomic instruction. In a loop over parts of a few bytes, these take most of the time.
     """
     return _compile(function, _nrt=False)
 
@@ -39,8 +39,8 @@ def allocation_free(function: _Function) -> _Function:
 def inlined(function: _Function) -> _Function:
     """Make the function a part of every compiled function that calls it. It creates no arrays.
 
-    An array is seven arguments of a compiled call. For a function with several arrays and little to do, these cost more
-    than its work.
+    An array is seven arguments of a compiled call. In a short function with several arrays, passing the arguments takes
+    longer than the work.
     """
     decorate: Any = njit  # its annotations lack `_nrt`
     return cast("_Function", decorate(inline="always", _nrt=False)(function))
@@ -70,10 +70,11 @@ class RecordFault(IntEnum):
 START, END, BASE_OFFSET, LAST_DELTA, BASE_TIMESTAMP, APPEND_TIME, IS_APPEND_TIME, COUNT, BATCH_COLUMNS = range(9)
 # `state`: where the next call of `measure` continues. POSITION is -1 before the first record of a batch.
 BATCH, POSITION, DONE, LAST_SEEN, FAULT, STATE_FIELDS = range(6)
-# Elements of `limits`: the offsets that are wanted, and the size and the number of headers of one message at most.
+# Elements of `limits`: the offsets that are wanted, and the largest size and number of headers of one message.
 FIRST_OFFSET, NEXT_OFFSET, MAX_BYTES, MAX_HEADERS, LIMITS = range(5)
-# Rows of `spans`: where a record's parts lie. A length of -1 is null. Of a message that exceeds a limit, HEADERS holds
-# TOO_LARGE or TOO_MANY_HEADERS, and VALUE the size or the number of headers; the value is null, and it has no headers.
+# Rows of `spans`: the positions of a record's parts. A length of -1 is null. For a message that exceeds a limit,
+# HEADERS holds TOO_LARGE or TOO_MANY_HEADERS, and VALUE the size or the number of headers; the value is null, and there
+# are no headers.
 KEY, KEY_LENGTH, VALUE, VALUE_LENGTH, HEADERS, HEADER_COUNT, SPAN_ROWS = range(7)
 TOO_LARGE, TOO_MANY_HEADERS = -1, -2
 KEPT_KEY_BYTES = 64 << 10
@@ -184,7 +185,7 @@ def _parse_record(source: Array, position: Int, end: Int, record: Array) -> Int:
 
 @compiled
 def _apply_limits(record: Array, limits: Array, totals: Array) -> None:
-    """Leave the value and the headers out of a record that exceeds a limit, and note which one."""
+    """If a record exceeds a limit, leave out its value and headers, and store which limit."""
     if record[R_LENGTH] > limits[MAX_BYTES]:
         record[VALUE] = record[R_LENGTH]
         record[HEADERS] = TOO_LARGE
@@ -269,7 +270,7 @@ def _measure_batch(
             _apply_limits(record, limits, totals)
             size = _size(record)
             if size > room and row > 0:
-                totals[BEYOND] = beyond  # the next call counts it
+                totals[BEYOND] = beyond  # the next call counts this record
                 return row, -1
             room = max(room - size, 0)
             _keep(record, batch, row, offset, offsets, timestamps, spans)
@@ -297,8 +298,8 @@ def measure(
 ) -> Int:
     """Walk records from `state` on until the row arrays or `max_bytes` are full, or all batches are done.
 
-    Notes the rows with an offset within the limits and returns their number. Sets `state[FAULT]` if the
-    records of batch `state[BATCH]` are malformed. After the last batch, `state[BATCH] == len(batches)`.
+    Stores the rows with an offset within the limits, and returns their number. Sets `state[FAULT]` if the records of
+    batch `state[BATCH]` are malformed. After the last batch, `state[BATCH] == len(batches)`.
     """
     record = np.empty(RECORD_FIELDS, np.int64)
     totals[:] = 0
@@ -322,7 +323,8 @@ def measure(
 def whole_records(source: Array, position: Int, end: Int, most: Int, max_bytes: Int, last: Int) -> tuple[Int, Int]:
     """Return how many whole records of at most `max_bytes` follow each other, and where the last of them ends.
 
-    At most `most`, which begin before `last`. What follows is cut short at `end`, too large, or has a damaged length.
+    At most `most` records, which begin before `last`. The next record is cut short at `end`, too large, or has a
+    damaged length.
     """
     count = np.int64(0)
     while count < most and position < last:
@@ -347,10 +349,11 @@ def measure_head(
     spans: Array,
     totals: Array,
 ) -> Int:
-    """Note the record at `position`, which exceeds `MAX_BYTES`, from its first bytes alone; return the rows: 0 or 1.
+    """Store the record at `position`, which exceeds `MAX_BYTES`, from its first bytes alone; return the rows: 0 or 1.
 
-    The bytes up to `end` hold everything before the value, if the key is one to keep. `state[POSITION]` becomes the end
-    of the record, which lies beyond `end`. Sets `state[LAST_SEEN]`, and `state[FAULT]` if the bytes are malformed.
+    The bytes up to `end` hold everything before the value, if the key is small enough to keep. `state[POSITION]`
+    becomes the end of the record, which lies beyond `end`. Sets `state[LAST_SEEN]`, and `state[FAULT]` if the bytes are
+    malformed.
     """
     totals[:] = 0
     record = np.zeros(RECORD_FIELDS, np.int64)
@@ -413,7 +416,7 @@ def fill_bytes(source: Array, starts: Array, lengths: Array, n: Int, ends: Array
 
 @compiled
 def fill_headers(source: Array, spans: Array, n: Int, list_ends: Array, key_spans: Array, value_spans: Array) -> None:
-    """Write the offsets of the list column, and note where each header's key and value lie."""
+    """Write the offsets of the list column, and store the positions of each header's key and value."""
     entry = 0
     list_ends[0] = 0
     end = source.size
@@ -469,7 +472,7 @@ def measure_offsets(source: Array, batch: Array, limits: Array, offsets: Array) 
     return row
 
 
-# `renumbered`: what `renumber` did. The fault is one of `RecordFault`.
+# `renumbered`: the result of `renumber`. The fault is one of `RecordFault`.
 KEPT, WRITTEN, MAX_TIMESTAMP, RENUMBER_FAULT, RENUMBERED_FIELDS = range(5)
 
 

@@ -5,9 +5,9 @@ in xerial's framing (Java clients) or raw (librdkafka); lz4 frames; zstd frames.
 
 Recompression does not decode records. A compressed batch is the same 61-byte header before the same records section,
 compressed as a whole (KIP-98). So compressing a batch rewrites four things: the codec in its attributes, the records
-section, the length and the CRC-32C. Everything else stays as the broker sent it: offsets, leader epoch, timestamps,
-producer id and sequence, the transactional bit, the delete horizon. A reader cannot distinguish such a batch from one
-that the producer compressed.
+section, the length and the CRC-32C. All other fields stay unchanged: offsets, leader epoch, timestamps, producer id and
+sequence, the transactional bit, the delete horizon. A reader cannot distinguish such a batch from one that the producer
+compressed.
 
 Recompression does not change batches that are compressed already, control batches (Kafka never compresses those),
 batches without records, and batches that zstd would not make smaller.
@@ -41,7 +41,7 @@ _MODULES: dict[Codec, Any] = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, 
 _TOO_SMALL = ("failed to write whole buffer", "output buffer")
 
 _THREADS = 2
-_GROUP_BYTES = 256 << 10  # compressed in one task: handing a batch to a thread costs as much as compressing a small one
+_GROUP_BYTES = 256 << 10  # compressed in one task: passing a batch to a thread costs as much as compressing a small one
 _GROUPS_AHEAD = 2 * _THREADS
 
 Batch = tuple[Frame, bool]
@@ -146,7 +146,10 @@ class DecompressedStream:
         self._source = _opened(codec, data)
 
     def read_into(self, target: memoryview) -> int:
-        """Fill `target` as far as the section goes, and return the number of bytes. Raises `BadCompression`."""
+        """Read up to the size of `target`, or to the end of the section, and return the number of bytes.
+
+        Raises `BadCompression`.
+        """
         filled = 0
         try:
             while filled < len(target) and (read := self._source.readinto(target[filled:])):
@@ -178,7 +181,7 @@ class _SnappyBlocks:
             block = next(self._blocks, None)
             if block is None:
                 return 0
-            # Not more than a sound block can hold: the length at its start is not to be believed.
+            # At most the size that a sound block can hold, since the length at its start may be damaged.
             size = min(_SNAPPY_RATIO * len(block), cramjam.snappy.decompress_raw_len(block))
             self._rest = memoryview(bytearray(size))
             self._rest = self._rest[: int(cramjam.snappy.decompress_raw_into(block, self._rest))]
@@ -191,7 +194,7 @@ def recompress(frame: Frame, level: int) -> Frame:
     """Return the batch compressed with zstd, or `frame` itself if it cannot be compressed or would not get smaller.
 
     `frame` must have been checked (`check_crc`): a damaged batch would get a new CRC that hides the damage. A rewritten
-    frame keeps the position of the original, and its data is memory of its own.
+    frame keeps the position of the original, and its data is in separate memory.
     """
     header = frame.header
     if header.codec is not Codec.NONE or header.is_control or not header.record_count:
@@ -221,7 +224,7 @@ class Recompressor:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def batches(self, checked: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the same batches in the same order, those that are archived (see `Batch`) recompressed.
+        """Yield the same batches in the same order; archived ones (see `Batch`) are recompressed.
 
         Takes some batches from `checked` before it yields the first. Errors of `checked` are raised here.
         """

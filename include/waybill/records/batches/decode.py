@@ -1,8 +1,8 @@
-"""Decoding record batches to Arrow, with compiled loops and no Python code per message.
+"""Decode record batches to Arrow, with compiled loops and no Python code per message.
 
 Batches are decompressed one after the other into one arena of a few megabytes, which stays in the processor's cache.
-Then one call walks the records of all these batches and notes where their parts lie, and a few calls copy the parts
-into Arrow buffers. docs/decisions/0002-decode.md gives the reasons and the measurements.
+Then one call walks the records of all these batches and stores the positions of their parts, and a few calls copy the
+parts into Arrow buffers. docs/decisions/0002-decode.md gives the reasons and the measurements.
 
 Importing this module imports numba and pyarrow. numba caches the compiled code beside the source or, if that directory
 is not writable, in the user's cache directory (`NUMBA_CACHE_DIR` overrides both).
@@ -69,9 +69,10 @@ def decode(
     records is decompressed piece by piece, since a few kilobytes can hold gigabytes. `buffers`: memory for a caller
     that decodes many small objects one after the other.
 
-    `limits`: what one message may have. With `set_aside`, a message beyond them is yielded with its offset, timestamp
-    and key (up to 64 KiB), a null value and no headers, in a batch that has the column `SET_ASIDE` with the reason.
-    Without, it raises `CorruptBatch`: its null value must not be taken for a tombstone.
+    `limits`: the limits of one message. With `set_aside`, a message that exceeds them is yielded with its offset,
+    timestamp and key (up to 64 KiB), a null value and no headers, in a batch that has the column `SET_ASIDE` with the
+    reason. Without `set_aside`, such a message raises `CorruptBatch`, since its null value must not be read as a
+    tombstone.
 
     Raises `CorruptBatch` or `UnsupportedBatch` with `where` and the byte at which the faulty batch starts. The messages
     that were yielded before are sound. `verify_crc=False` is for batches whose CRCs were checked before: malformed
@@ -110,11 +111,11 @@ def decode_offsets(
     whole_batch_bytes: int = _WHOLE_BATCH_BYTES,
     verify_crc: bool = True,
 ) -> Iterator[Int64s]:
-    """Yield the offsets of the messages that `decode` would yield, in int64 arrays: also of those beyond all limits.
+    """Yield the offsets of the messages of `decode` in int64 arrays, including messages that exceed the limits.
 
-    An array holds at most a million offsets, or those of one batch. A batch whose header shows that it lacks no offset
-    is not decompressed, since the CRC covers these fields of the header. So only compacted topics cost more than a CRC
-    check. The arguments and errors are those of `decode`.
+    An array holds at most a million offsets, or the offsets of one batch. A batch whose header shows that it lacks no
+    offset is not decompressed, since the CRC covers these fields of the header. So only compacted topics cost more than
+    a CRC check. The arguments and errors are those of `decode`.
     """
     decoder = _Decoder(where, first_offset, next_offset, _MAX_ARENA_BYTES, whole_batch_bytes, None, LARGEST)
     for frame in _data_frames(source, where, decoder.limits, verify_crc=verify_crc):

@@ -1,4 +1,4 @@
-"""Fast encoding of messages that are not from Kafka: record batches v2 without missing offsets, many in one call.
+"""Fast encoding of messages that are not from Kafka, as record batches v2 without missing offsets.
 
 `encode.encode_batch` writes everything that Kafka can write, field by field. Here the offsets follow from the order,
 headers come encoded, and the varints of lengths are looked up, so a message takes about a microsecond, without numba.
@@ -13,7 +13,8 @@ from waybill.records.batches.compression import compress
 from waybill.records.batches.framing import BATCH_MAGIC, BatchHeader, Codec, pack_batch
 
 MAX_BODY_BYTES = 960 << 10
-"""A batch has at most so many bytes of records before compression, or one message. Kafka's default limit is 1 MiB."""
+"""The most bytes of records in a batch before compression, unless it has only one message. Kafka's default limit is 1
+MiB."""
 
 _UINT64 = (1 << 64) - 1
 _TABLE_SIZE = 1 << 13
@@ -24,7 +25,7 @@ DenseMessage: TypeAlias = tuple[int, bytes | None, bytes | None, bytes]
 
 
 class Encoded(NamedTuple):
-    """Record batches, one behind the other."""
+    """Concatenated record batches."""
 
     data: bytes
     messages: int
@@ -46,7 +47,7 @@ _NULL = varint(-1)
 
 
 def encode_headers(headers: Sequence[tuple[str, bytes]]) -> bytes:
-    """Return the headers of a message as a record holds them: their number, then names and values."""
+    """Return the encoded headers of a record: their number, then names and values."""
     return varint(len(headers)) + b"".join(_field(name.encode()) + _field(value) for name, value in headers)
 
 
@@ -55,7 +56,10 @@ def _field(value: bytes) -> bytes:
 
 
 def encode_dense(messages: Iterable[DenseMessage], base_offset: int, *, codec: Codec = Codec.NONE) -> Encoded:
-    """Return batches of all messages, whose offsets begin with `base_offset` and lack none; b'' without a message."""
+    """Return batches of all messages, whose contiguous offsets begin with `base_offset`.
+
+    B'' if there are no messages.
+    """
     batches, count = [], 0
     for batch, batch_messages in _batches(messages, base_offset, codec):
         batches.append(batch)

@@ -1,7 +1,7 @@
-"""Encoding messages as record batches of format v2, with any codec. For tests, benchmarks and restores.
+"""Encode messages as record batches of format v2, with any codec. For tests, benchmarks and restores.
 
-It writes what Kafka's Java producer, broker and log cleaner write. That includes what no producer writes itself:
-missing offsets, LogAppendTime, control records, a delete horizon.
+It writes what Kafka's Java producer, broker and log cleaner write. This includes features that no producer writes
+itself: missing offsets, LogAppendTime, control records, a delete horizon.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def control_batch(
 
 def to_records(batch: pa.RecordBatch) -> Iterator[Record]:
     """Yield the rows of an Arrow RecordBatch of `MESSAGE_SCHEMA` as records. Too slow for a hot path."""
-    # As integers, since Python's datetime ends with the year 9999.
+    # Use integers, since Python's datetime ends with the year 9999.
     timestamps_us = batch.column("timestamp").cast("int64")
     columns = [batch.column(name) for name in ("offset", "key", "value", "headers")]
     for row, timestamp_us in enumerate(timestamps_us.to_pylist()):

@@ -11,8 +11,8 @@ KIP-534). A record batch is a header of 61 bytes, big-endian, then its records, 
 batch. It does not cover `baseOffset`, `batchLength` and `partitionLeaderEpoch`, since brokers set them. The checks of
 this module protect these fields: lengths must fit, and offsets must grow from batch to batch.
 
-Nothing here reads records, so a batch costs about two microseconds, for its header. The module imports neither numpy
-nor numba: ingest lanes start every minute.
+This module does not read records, so a batch takes about two microseconds, for its header. The module imports neither
+numpy nor numba: ingest lanes start every minute.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ MAX_OFFSETS_IN_BATCH = 1 << 31
 """A batch stores its last offset as an int32 distance from its first offset."""
 
 DEFAULT_MAX_BATCH_BYTES = 1 << 31
-"""No batch is longer, for its length is an int32. Kafka's default `max.message.bytes` is 1 MiB; topics may have any."""
+"""The longest possible batch, since its length is an int32. Kafka's default `max.message.bytes` is 1 MiB; topics may
+have any."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH_OFFSET, _MAGIC_OFFSET, _CRC_OFFSET, _CRC_START = 8, 16, 17, 21
@@ -49,7 +50,7 @@ _CRC = struct.Struct(">I")
 _CONTROL_KEY = struct.Struct(">hh")
 _LOG_OVERHEAD = 12
 _MIN_RECORD_BYTES = 7  # a length, attributes, two deltas, two null lengths and a header count of one byte each
-_MAX_OFFSET = (1 << 63) - 2  # one below the largest int64, so that the next offset is one, too
+_MAX_OFFSET = (1 << 63) - 2  # one below the largest int64, so that the next offset also fits
 _CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x07, 0x08, 0x10, 0x20, 0x40
 
 
@@ -258,7 +259,7 @@ class Frames(Iterator[Frame]):
                 raise CorruptBatch(
                     where, base + position, f"base offset {header.base_offset} after offset {self.next_offset - 1}"
                 )
-            # Before the yield, so that a caller that stops the iteration finds this frame counted.
+            # Count the frame before the yield, so that it is also counted if the caller stops the iteration.
             self.next_offset, self.stopped_at = header.next_offset, stop
             yield Frame(base + position, header, view[position:stop])
             position = stop
@@ -267,7 +268,7 @@ class Frames(Iterator[Frame]):
 def frames(
     buffer: Buffer, *, where: str, base_position: int = 0, allow_partial: bool = False, first_base_offset: int = 0
 ) -> Frames:
-    """Iterate over the record batches in `buffer`, without copying and without looking at records or checksums.
+    """Iterate over the record batches in `buffer`, without copying, and without reading records or checksums.
 
     `where` names the object or topic-partition in errors, and `base_position` is the byte of it at which `buffer`
     starts. With `allow_partial` the last batch may be cut short, as in Kafka's fetch responses. It is not yielded, and
@@ -322,7 +323,7 @@ def _read_at_least(stream: ByteStream, wanted: int, chunk_bytes: int) -> bytes:
     """Read at least `wanted` bytes and at least one piece; fewer only at the end of the stream."""
     pieces: list[bytes] = []
     while not pieces or wanted > 0:
-        # In steps of a chunk, so that a damaged length does not allocate a huge buffer.
+        # Read in steps of a chunk, so that a damaged length does not allocate a huge buffer.
         piece = stream.read(chunk_bytes)
         if not piece:
             break

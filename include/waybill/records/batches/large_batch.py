@@ -1,8 +1,8 @@
-"""Decoding one record batch that is too large to be decompressed as a whole.
+"""Decode one record batch that is too large to be decompressed as a whole.
 
-It is decompressed piece by piece into a window, which holds whole messages. The window grows only as far as a message
-that is within the limits needs it, and as bytes arrive: never to what a length claims. Of a message beyond the limits
-the first bytes are read, and the others are passed over. So the memory depends on the limits alone.
+It is decompressed piece by piece into a window, which holds whole messages. The window grows only up to the size of a
+message within the limits, and as bytes arrive, never to the size that a length field states. If a message exceeds the
+limits, only its first bytes are kept, and the others are skipped. So the memory depends on the limits alone.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 MOST_BATCH_BYTES = 4 << 30
-"""After so many bytes of one batch the rest is left out. Kafka's producers build a batch in memory, in at most 2 GiB; a
-batch of zstd can hold 30,000 times its own bytes."""
+"""After this number of bytes of one batch, the remaining messages are left out. Kafka's producers build a batch in
+memory, in at most 2 GiB; a batch of zstd can hold 30,000 times its own bytes."""
 
 _HEAD_BYTES = kernels.KEPT_KEY_BYTES + 64
-"""What a record has before its value at most, if its key is one to keep."""
+"""The most bytes before a record's value, if its key is small enough to keep."""
 _LENGTH_BYTES = 5
 
 
 class LargeBatch:
-    """One record batch, checked and with records, on its way to Arrow."""
+    """The decoder of one record batch, which has been checked and has records."""
 
     def __init__(
         self, frame: Frame, where: str, limits: Limits, wanted: Int64s, window: Bytes, rows: MessageRows, max_bytes: int
     ) -> None:
-        """`wanted`: the limits as the kernels need them. `window`: memory to begin with, at least `_HEAD_BYTES`."""
+        """`wanted`: the limits in the form of the kernels. `window`: memory to begin with, at least `_HEAD_BYTES`."""
         self._frame, self._header, self._where = frame, frame.header, where
         self._limits, self._wanted, self._max_bytes = limits, wanted, max_bytes
         self._window, self._rows = (
@@ -55,7 +55,8 @@ class LargeBatch:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the wanted messages. Raises `CorruptBatch`."""
         while self._done < self._header.record_count:
-            # By the message, and not by what is in the window: a retry must leave out the same ones.
+            # The decision depends on the message, not on the content of the window: a retry must leave out the same
+            # messages.
             room = MOST_BATCH_BYTES - (self._read_bytes - (self._end - self._start))
             if room <= 0:
                 yield from self._leave_out_the_rest()
@@ -93,7 +94,7 @@ class LargeBatch:
         return length is not None and length > self._limits.max_bytes
 
     def _next_length(self) -> int | None:
-        """Return the length of the next record; None if it is not there yet."""
+        """Return the length of the next record; None if it has not been read yet."""
         value, shift = 0, 0
         for byte in self._window[self._start : min(self._end, self._start + _LENGTH_BYTES)].tolist():
             value |= (byte & 0x7F) << shift
@@ -104,7 +105,7 @@ class LargeBatch:
         return None
 
     def _pass_over(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is kept of the next message, which is too large, and go to its end."""
+        """Yield the kept part of the next message, which is too large, and go to its end."""
         while self._end - self._start < _HEAD_BYTES and self._read_more():
             pass
         state = self._state()
@@ -127,7 +128,7 @@ class LargeBatch:
             beyond -= read
 
     def _read_more(self) -> bool:
-        """Read into the free part of the window, which grows if there is none. Return whether anything was read."""
+        """Read into the free part of the window, which grows if there is none. Return whether any byte was read."""
         if self._start:
             rest = self._end - self._start
             self._window[:rest] = self._window[self._start : self._end]

@@ -1,7 +1,7 @@
 """Limits of one message: a few kilobytes of a record batch can hold a message of gigabytes, or millions of headers.
 
-The archive keeps such messages as the producer sent them. Readers that make rows of messages leave the value and the
-headers out, and give the reason. This module imports nothing: the driver of a Spark job has no need of numba.
+The archive keeps such messages unchanged. Readers that make rows of messages leave out the value and the headers, and
+state the reason. This module imports nothing: the driver of a Spark job does not need numba.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ MESSAGE_TOO_LARGE = "message_too_large"
 
 
 class Limits(NamedTuple):
-    """What one message may have at most."""
+    """The limits of one message."""
 
     max_bytes: int
-    """Key, value and headers, as Kafka encodes them."""
+    """The size of key, value and headers, as Kafka encodes them."""
     max_headers: int
 
     def size_reason(self, size_bytes: int) -> str:
@@ -31,7 +31,7 @@ class Limits(NamedTuple):
         )
 
     def headers_reason(self, headers: int) -> str:
-        """Return why a message with so many headers is left out."""
+        """Return why a message with this number of headers is left out."""
         return (
             f"{MESSAGE_TOO_LARGE}: {headers:,} headers, and message_limits.max_headers allows {self.max_headers:,}; "
             f"the archive has the message"
@@ -46,7 +46,7 @@ class Limits(NamedTuple):
 
 
 LARGEST = Limits(1 << 30, 1 << 20)
-"""What any reader can hold. Positions in Arrow's columns are int32."""
+"""The limits of any reader, since positions in Arrow's columns are int32."""
 
 
 def is_beyond_limits(reason: str) -> bool:

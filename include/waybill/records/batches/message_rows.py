@@ -93,7 +93,7 @@ class MessageRows:
         )
 
     def measure_head(self, arena: Bytes, end: int, batch: Int64s, state: Int64s, limits: Int64s) -> int:
-        """Note the message at the position of `state`, which is too large, from its first bytes; return 0 or 1."""
+        """Store the message at the position of `state`, which is too large, from its first bytes; return 0 or 1."""
         return int(
             kernels.measure_head(
                 arena,
@@ -110,9 +110,9 @@ class MessageRows:
         )
 
     def record_batch(self, arena: Bytes, n: int, limits: Limits) -> pa.RecordBatch:
-        """Return the first `n` noted messages. A message that exceeds a limit makes a column `SET_ASIDE`."""
+        """Return the first `n` stored messages. A message that exceeds a limit makes a column `SET_ASIDE`."""
         totals, spans = self._totals, self._spans
-        # Copied, since Arrow would share the scratch array, which the next call of `measure` overwrites.
+        # Copy it, since Arrow would share the scratch array, which the next call of `measure` overwrites.
         offsets, offset_buffer = _new(n, np.int64)
         offsets[:] = self._offsets[:n]
         timestamps, timestamp_buffer = _new(n, np.int64)

@@ -1,10 +1,10 @@
-"""Archived record batches as a producer sends them, to restore them to a topic.
+"""Convert archived record batches to batches that a producer can send, to restore them to a topic.
 
 A broker assigns offsets and the leader epoch when it appends a batch. The producer's fields (id, epoch, sequence) must
-be those of the producer that sends now, and a client may send neither LogAppendTime nor a batch that lacks offsets
+be those of the sending producer, and a client can send neither LogAppendTime nor a batch that lacks offsets
 (`LogValidator` of Kafka's broker). So:
 
-- `stamp` rewrites the header of a batch, and leaves its records section as it is, compressed or not.
+- `stamp` rewrites the header of a batch, and keeps its records section unchanged, compressed or not.
 - `renumber` builds a batch anew from some of its records: at the edges of a range, after compaction, and for
   LogAppendTime. Keys, values and headers are copied byte for byte, and the codec remains.
 
@@ -36,7 +36,8 @@ _NO_EPOCH = -1
 _SEQUENCE_MASK = (1 << 31) - 1
 _CODEC_MASK = 0x07
 _MOST_RECORD_BYTES = 256 << 20
-"""A batch is decompressed as a whole to be built again, and a few kilobytes can hold gigabytes."""
+"""The limit for batches that are built again: they are decompressed as a whole, and a few kilobytes can hold
+gigabytes."""
 
 
 class Producer(NamedTuple):
@@ -51,7 +52,7 @@ class Producer(NamedTuple):
 
 
 def is_sendable(header: BatchHeader, first_offset: int, next_offset: int) -> bool:
-    """Return whether `stamp` can send the batch as it is: its range is within the given one, and lacks no offset."""
+    """Return whether `stamp` can send the batch: its range is within the given one, and no offset is missing."""
     return (
         header.is_dense
         and header.timestamp_type is TimestampType.CREATE_TIME
@@ -66,7 +67,7 @@ def stamp(frame: Frame, producer: Producer, index: int) -> bytes:
     The batch must have been checked (`check_crc`), and `is_sendable`.
     """
     header = frame.header
-    # A delete horizon is a base timestamp for the log cleaner alone; timestamps are relative to it all the same.
+    # A delete horizon is a base timestamp for the log cleaner alone; timestamps are still relative to it.
     attributes = header.attributes & _CODEC_MASK
     checked = _CHECKED.pack(
         attributes,
@@ -141,7 +142,7 @@ def _compressed(codec: Codec, records: memoryview) -> bytes:
 
 
 def _records(frame: Frame, where: str, max_batch_bytes: int) -> memoryview:
-    """Return the records section, decompressed. Its size is unknown before, so the output grows until it fits."""
+    """Return the records section, decompressed. The decompressed size is unknown, so the output grows until it fits."""
     from waybill.records.batches.compression import BadCompression, OutputTooSmall, decompress_into
 
     body = frame.data[HEADER_BYTES:]

@@ -1,1 +1,1 @@
-"""Kinesis shards without a connection: their lineage, how far each is archived, and which slot archives it."""
+"""Kinesis shards, without a connection: their lineage, their archived positions, and the slots that archive them."""

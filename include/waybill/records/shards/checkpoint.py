@@ -1,11 +1,11 @@
-"""Checkpoints: how far the shards of a slot are archived.
+"""Checkpoints: the archived positions of the shards of a slot.
 
-A position is that of a whole Kinesis record: the user records of one KPL aggregate are archived together. So a position
+A position refers to a whole Kinesis record: the user records of one KPL aggregate are archived together. So a position
 needs a sequence number and no sub-sequence number.
 
 Each backup object of a slot holds the checkpoint at its end (`waybill.records.shards.checkpoint_batch`), and the
-committed offset in ZooKeeper holds the same. A lane that adopts an object takes the checkpoint from the object, since
-its own fetch may have ended elsewhere.
+committed offset in ZooKeeper holds the same checkpoint. A lane that adopts an object takes the checkpoint from the
+object, since its own fetch may have ended at another position.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from typing import Any, Self
 
 
 class PositionKind(StrEnum):
-    """What a position is stated by."""
+    """The kinds of positions."""
 
     TRIM_HORIZON = "trim_horizon"
-    """Nothing of the shard was archived, and its first record is next."""
+    """No record of the shard is archived, and its first record is next."""
     AT_TIMESTAMP = "at_timestamp"
-    """Nothing of the shard was archived, and the first record that arrived at a time, or later, is next."""
+    """No record of the shard is archived, and the first record that arrived at or after a time is next."""
     AFTER_SEQUENCE = "after_sequence"
     """All records up to a sequence number were archived."""
     AT_SEQUENCE = "at_sequence"
-    """Nothing of the shard was archived, and the record with a sequence number is next: of an imported checkpoint."""
+    """No record of the shard is archived, and the record with a sequence number is next: from an imported
+    checkpoint."""
     SHARD_END = "shard_end"
     """The shard is closed, and all of its records were archived."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPosition:
-    """How far one shard is archived."""
+    """The archived position of one shard."""
 
     kind: PositionKind
     sequence: str = ""
@@ -42,8 +43,8 @@ class ShardPosition:
     timestamp_ms: int = -1
     """For AT_TIMESTAMP: epoch ms."""
     caught_up_ms: int = -1
-    """Every record that arrived before this time (epoch ms) is archived; -1 if nothing was read yet. A `RetentionGap`
-    is possible only when the stream's retention passes it."""
+    """Every record that arrived before this time (epoch ms) is archived; -1 if the shard was not read yet. A
+    `RetentionGap` is possible only when the stream's retention passes it."""
 
     @property
     def is_ended(self) -> bool:
@@ -65,7 +66,7 @@ class ShardPosition:
         return cls(PositionKind.AT_SEQUENCE, sequence)
 
     def after(self, sequence: str) -> ShardPosition:
-        """Return the position behind a record."""
+        """Return the position after a record."""
         return ShardPosition(PositionKind.AFTER_SEQUENCE, sequence, caught_up_ms=self.caught_up_ms)
 
     def at_shard_end(self) -> ShardPosition:
@@ -78,7 +79,7 @@ class ShardPosition:
         return replace(self, caught_up_ms=max(at_ms, self.caught_up_ms))
 
     def is_behind(self, other: ShardPosition) -> bool:
-        """Return whether `other` has archived records, or the end of the shard, that this position has not."""
+        """Return whether `other` includes records, or the end of the shard, that this position does not include."""
         return self._order < other._order
 
     @property
@@ -87,7 +88,7 @@ class ShardPosition:
         return int(self.is_ended), last - 1 if self.kind is PositionKind.AT_SEQUENCE else last
 
     def to_fields(self) -> dict[str, Any]:
-        """Return the position as JSON fields. Those with their default are left out."""
+        """Return the position as JSON fields. Fields with their default are left out."""
         fields: dict[str, Any] = {"at": self.kind.value}
         if self.sequence:
             fields["sequence"] = self.sequence
@@ -123,7 +124,7 @@ class Checkpoint:
     positions: Mapping[str, ShardPosition] = field(default_factory=dict)
 
     def position(self, shard_id: str) -> ShardPosition | None:
-        """Return the position of a shard; None if the slot has not archived anything of it."""
+        """Return the position of a shard; None if the slot has archived no record of it."""
         return self.positions.get(shard_id)
 
     def moved(self, shard_id: str, position: ShardPosition) -> Checkpoint:

@@ -23,14 +23,14 @@ from waybill.records.batches.compression import compress
 from waybill.records.shards.checkpoint import Checkpoint
 
 _MAX_DOCUMENT_BYTES = 64 << 20
-"""Some 250,000 shards."""
+"""Enough for about 250,000 shards."""
 _GZIP = 31
 """zlib's window bits for data with a gzip header."""
 _DOCUMENT = Document()
 
 
 class CoveredShard(NamedTuple):
-    """What an object covers of one shard."""
+    """The range of one shard that an object covers."""
 
     after_sequence: str
     """The sequence number of the last record before the object's first one; '' if there is none."""
@@ -43,9 +43,9 @@ class SlotState:
     """The content of a checkpoint batch."""
 
     checkpoint: Checkpoint
-    """How far the slot's shards are archived at the object's end."""
+    """The archived positions of the slot's shards at the object's end."""
     covered: Mapping[str, CoveredShard]
-    """What the object covers, by shard id: the shards that moved."""
+    """The covered ranges by shard id, for the shards that moved."""
 
     @classmethod
     def between(cls, before: Checkpoint, after: Checkpoint) -> SlotState:
@@ -71,7 +71,7 @@ def checkpoint_batch(offset: int, state: SlotState) -> bytes:
 
 
 def read_checkpoint_batch(frame: framing.Frame, where: str) -> SlotState | None:
-    """Return the state that a batch holds; None for a batch that is no checkpoint batch. Its CRC is not checked.
+    """Return the state that a batch holds; None for any other batch. Its CRC is not checked.
 
     `where` names the object in errors. Raises `CorruptBatch` for a damaged document, `DocumentTooNew` for one of a
     newer version.

@@ -1,4 +1,4 @@
-"""The shards of a Kinesis stream, and which shards they came from.
+"""The shards of a Kinesis stream, and their parents.
 
 A split closes one shard and opens two children. A merge closes two shards and opens one child, which names one of them
 as its parent and the other one as its adjacent parent. The records of a partition key are in one shard at each moment,

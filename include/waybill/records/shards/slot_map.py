@@ -1,18 +1,18 @@
-"""Which slot archives which shard, and from where on. Pure: it knows no server.
+"""Which slot archives which shard, and from which position on. Pure functions, without a server.
 
 A Kinesis stream is archived as the topic-partitions 0…N-1, its slots. An assignment of a shard to a slot is made once
 and never changes, so two slots never read one shard. A shard is assigned when all of its parents have ended: their last
 record is archived and committed. `waybill.archive.ingest.kinesis.slot_assignment` decides assignments with S3; this
-module says which are due.
+module calculates which are due.
 
-A parent has ended if the checkpoint of its slot says so, or if an assignment names it as a parent. The second follows
-from the rule itself: no child is assigned before its parents have ended. So a checkpoint may forget an ended shard as
-soon as a child of it is assigned.
+A parent has ended if the checkpoint of its slot shows it, or if an assignment names it as a parent. The second follows
+from the rule itself: no child is assigned before its parents have ended. So an ended shard can be removed from a
+checkpoint as soon as a child of it is assigned.
 
-The stream's origin is what the first plan saw: the shards that were listed, and the time at which archiving starts. A
-parent that is not listed any more and was never assigned was removed before archiving began only if its child was
-listed at the origin and it was not. Every other such parent was removed before it was archived. It is assigned all the
-same, so that its slot shows the loss as a `RetentionGap`, and its children wait.
+The stream's origin records the state at the first plan: the shards that were listed, and the time at which archiving
+starts. A parent that is not listed any more and was never assigned was removed before archiving began only if its child
+was listed at the origin and it was not. Every other such parent was removed before it was archived. It is still
+assigned, so that its slot shows the loss as a `RetentionGap`, and its children wait.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from waybill.records.shards.lineage import Shard
 
 @dataclass(frozen=True, slots=True)
 class StreamOrigin:
-    """What the first plan of a stream and generation saw and decided."""
+    """The inputs and the decision of the first plan of a stream and generation."""
 
     creation_id: str
-    """What identifies the stream among streams of the same name, such as its ARN and creation time."""
+    """Identifies the stream among streams of the same name, such as its ARN and creation time."""
     decided_at_ms: int
     """When the origin was decided. It is not after the listing of `initial_shards`. Epoch ms."""
     initial_shards: frozenset[str]
@@ -41,7 +41,7 @@ class StreamOrigin:
     """Where these shards start, unless they were imported: TRIM_HORIZON or AT_TIMESTAMP. Its `caught_up_ms` is the time
     from which on a record that retention removes is a `RetentionGap`. All other shards start at TRIM_HORIZON."""
     imported: str = ""
-    """Where the starts of shards were imported from, by whom and when; '' if they were not."""
+    """Where the starts of shards were imported from, by whom and when; '' if there was no import."""
 
     def start_of(self, shard_id: str) -> ShardPosition:
         """Return the position at which a shard starts."""
@@ -50,7 +50,7 @@ class StreamOrigin:
     def was_removed_before(self, parent_id: str, child_id: str) -> bool:
         """Return whether a parent that is not listed now was not listed at the origin either.
 
-        A child that was not listed then was created later, so its parent was still there.
+        A child that was not listed at the origin was created later, so its parent still existed.
         """
         return child_id in self.initial_shards and parent_id not in self.initial_shards
 
@@ -78,7 +78,7 @@ class StreamOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The decision which slot archives a shard, and from where on. It never changes."""
+    """The decision which slot archives a shard, and from which position on. It never changes."""
 
     shard_id: str
     slot: int
@@ -133,7 +133,7 @@ class SlotMap:
 
     @cached_property
     def named_parents(self) -> frozenset[str]:
-        """The parents of assigned shards. All that were ever assigned themselves have ended."""
+        """The parents of assigned shards. Those of them that were assigned have ended."""
         return frozenset(parent for each in self.assignments.values() for parent in each.parents)
 
     @cached_property
@@ -152,7 +152,7 @@ class SlotMap:
     def has_ended(self, shard_id: str, checkpoints: Mapping[int, Checkpoint]) -> bool:
         """Return whether an assigned shard is known to be archived to its end, and committed.
 
-        `checkpoints` are the committed ones, by slot. A slot that is missing is one whose state is not known.
+        `checkpoints` are the committed ones, by slot. The state of a missing slot is unknown.
         """
         assignment = self.assignments.get(shard_id)
         if assignment is None:
@@ -164,7 +164,7 @@ class SlotMap:
         return position is not None and position.is_ended
 
     def extended(self, assignments: Iterable[Assignment]) -> SlotMap:
-        """Return the map with more assignments. Those that it has already stay as they are."""
+        """Return the map with more assignments. Existing assignments are not changed."""
         return SlotMap(self.origin, {each.shard_id: each for each in assignments} | dict(self.assignments))
 
     def to_fields(self) -> dict[str, Any]:
@@ -190,9 +190,9 @@ class SlotMap:
 def assignable(
     listed: Mapping[str, Shard], slot_map: SlotMap, checkpoints: Mapping[int, Checkpoint]
 ) -> tuple[Shard, ...]:
-    """Return the listed shards that have no slot yet and may start now: all of their parents have ended.
+    """Return the listed shards that have no slot yet and can start now: all of their parents have ended.
 
-    They are in the order of their ids. None is the parent of another one.
+    They are in the order of their ids. No shard is the parent of another one.
     """
     return tuple(
         shard
@@ -217,8 +217,8 @@ def _is_done(
 def _removed_unassigned(listed: Mapping[str, Shard], slot_map: SlotMap) -> list[str]:
     """Return the shards that retention removed after the origin and before they had a slot.
 
-    They waited for their parents for longer than the stream's retention. Of several such generations the last one is
-    returned, whose child is listed, and the initial ones.
+    They waited for their parents for longer than the stream's retention. If there are several such generations of
+    shards, the last one, whose child is listed, and the initial ones are returned.
     """
     origin = slot_map.origin
     lost = {
@@ -232,7 +232,7 @@ def _removed_unassigned(listed: Mapping[str, Shard], slot_map: SlotMap) -> list[
 
 
 def choose_slot(parents: Collection[str], slots: int, slot_map: SlotMap, checkpoints: Mapping[int, Checkpoint]) -> int:
-    """Return the slot for a shard that may start now.
+    """Return the slot for a shard that can start now.
 
     It is a free slot, whose shards have all ended: one of its parents if there is such a slot, else the lowest. With no
     free slot it is the one with the fewest shards that have not ended, the lowest of several.
@@ -260,13 +260,13 @@ def plan_assignments(
     """Return the assignments that are due, in the order in which they are to be recorded.
 
     Slots and starts follow from the arguments alone. First come shards that retention removed before they had a slot
-    (module docstring), then the shards that may start.
+    (module docstring), then the shards that can start.
     """
     origin, planned = slot_map.origin, []
     due: list[tuple[str, tuple[str, ...]]] = [(each, ()) for each in _removed_unassigned(listed, slot_map)]
     due += [(each.shard_id, each.parents) for each in assignable(listed, slot_map, checkpoints)]
     for shard_id, parents in due:
-        # A planned shard is not ended, so it counts as a load for the next one.
+        # A planned shard has not ended, so it counts as load of its slot.
         slot = choose_slot(parents, slots, slot_map, checkpoints)
         start = origin.start_of(shard_id)
         if shard_id not in origin.initial_shards:
@@ -278,7 +278,7 @@ def plan_assignments(
 
 
 def _began_after_ms(parents: Collection[str], slot_map: SlotMap, checkpoints: Mapping[int, Checkpoint]) -> int:
-    """Return a time, in epoch ms, at which a shard did not exist yet; -1 if it is not known.
+    """Return a time, in epoch ms, at which a shard did not exist yet; -1 if it is unknown.
 
     It is the last time at which a parent was read while it was open: the end of a shard does not change the time of
     its position. A child waits for its parents, perhaps longer than the retention of its own first records.
@@ -318,8 +318,8 @@ def gaps(
     lane that has not committed yet may hold the end of a shard, so only the lane itself may stop its slot.
 
     `open_at_trim_horizon` are the ids that ListShards returns with the filter AT_TRIM_HORIZON. A shard that began after
-    the origin and is among them has begun before the trim horizon. If nothing of it was read, its first records may be
-    gone: it waited too long for its parents, or for its lane. No position shows that.
+    the origin and is among them has begun before the trim horizon. If it was not read yet, its first records may be
+    gone: it waited too long for its parents, or for its lane. Its position does not show this.
     """
     found = []
     for shard_id, each in sorted(slot_map.assignments.items()):
@@ -336,7 +336,7 @@ def gaps(
 
 
 def garbage(listed: Mapping[str, Shard], slot_map: SlotMap, checkpoint: Checkpoint) -> frozenset[str]:
-    """Return the shards that a slot's checkpoint may forget (`Checkpoint.without`).
+    """Return the shards that can be removed from a slot's checkpoint (`Checkpoint.without`).
 
     Each has ended, is not listed, is no parent of a listed shard, and is a parent of an assigned shard. The last
     condition keeps the knowledge that it has ended: without it, the shard would look like one that was never read.
@@ -370,7 +370,7 @@ def check_owned(slot_map: SlotMap, topic: str, slot: int, checkpoint: Checkpoint
 
 
 def check_slot_count(topic: str, slots: int, slot_map: SlotMap, checkpoints: Mapping[int, Checkpoint]) -> None:
-    """Raise `ConfigError` if the config has fewer slots than the shards need that have not ended."""
+    """Raise `ConfigError` if the config has too few slots for the shards that have not ended."""
     if slots < 1:
         raise ConfigError(f"{topic}: {slots} slots are configured. Configure at least 1")
     open_slots = [

@@ -226,7 +226,7 @@ def _router(
                 parse_request(load_config(), value, now), caller.name, now, idempotency_key=idempotency_key
             )
         )
-        # Not `url_for`: it asks the outermost app, which does not know the routes of an app that is mounted in it.
+        # Not `url_for`: it uses the outermost app, which does not have the routes of a mounted app.
         response.headers["Location"] = f"{http.url.path}/{stored.request.id}"
         return stored.document(now)
 

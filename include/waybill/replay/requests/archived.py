@@ -181,7 +181,7 @@ class _Reading:
     def _select(self, batches: Iterable[Frame], key: str, first_offset: int, next_offset: int) -> list[ReplayedMessage]:
         """Return the wanted messages of record batches, after their CRCs were checked.
 
-        The offsets are those of the object: its first batch can begin with messages of the object before.
+        Only offsets of the object are selected: its first batch can begin with messages of the previous object.
         """
         late = []
         for frame in batches:

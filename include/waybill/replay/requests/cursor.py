@@ -27,7 +27,7 @@ class CursorPlace(NamedTuple):
 
     range_number: int
     offset: int
-    """An offset of that range; in the place behind the last range, 0."""
+    """An offset of that range; in the place after the last range, 0."""
 
 
 @dataclass(slots=True)

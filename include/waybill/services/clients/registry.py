@@ -49,7 +49,7 @@ _PROBES = ("/schemas/types", "/subjects")
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema as it is registered."""
+    """A registered schema."""
 
     kind: str
     """`AVRO`, `PROTOBUF` or `JSON`."""

@@ -156,8 +156,10 @@ class Coordinator:
         self.session.put(self.paths.slot_read(tp), node, f"store how far {tp} is read")
 
     def read_slot_reads(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, SlotRead]:
-        """Return the time up to which slots are read, without slots that no lane has read since ZooKeeper lost its
-        data."""
+        """Return the time up to which slots are read.
+
+        Slots that no lane has read since ZooKeeper lost its data are missing.
+        """
         paths = {tp: self.paths.slot_read(tp) for tp in tps}
         nodes = self.session.get_all(paths.values())
         found = {}

@@ -36,7 +36,7 @@ class StoredSlotMap:
 def read_slot_map_copy(session: ZooKeeperSession, paths: ZkPaths, topic: str) -> StoredSlotMap:
     """Return the copy of a topic's slot map. A damaged one is logged and counts as missing.
 
-    Raises `DocumentTooNew` for a copy of a newer Waybill, and `CoordinationUnavailable`.
+    Raises `DocumentTooNew` for a copy of a newer version of Waybill, and `CoordinationUnavailable`.
     """
     path = paths.slot_map(topic)
     node = session.get(path)

@@ -283,7 +283,7 @@ class Cluster:
     def wait(self, future: Future[Any], timeout_seconds: float | None = None) -> Any:
         """Wait for the response to `send` and return it. Raises kafka-python's errors.
 
-        `timeout_seconds`: at most so long; None: for the timeout of one request.
+        `timeout_seconds`: the longest wait; None: the timeout of one request.
         """
         # The request has its own timeout; this one is for the case that the IO thread has died.
         longest_seconds = 2 * self._timeout_ms / 1000

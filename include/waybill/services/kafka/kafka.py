@@ -280,7 +280,7 @@ class KafkaSource:
         return fetch_retention(self._cluster, topics)
 
     def own_configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
-        """Return the configs that topics have of their own. See `topic_configs.fetch_own_configs`."""
+        """Return the configs that are set for the topics themselves. See `topic_configs.fetch_own_configs`."""
         return fetch_own_configs(self._cluster, topics)
 
     # --- consumer groups ---

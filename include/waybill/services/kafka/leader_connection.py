@@ -126,7 +126,7 @@ class LeaderConnection:
         if self._opening.done():
             self._sock = self._opening.result()
             return True
-        if time.monotonic() > self._give_up_opening_at:  # it has a timeout of its own, if the IO thread lives
+        if time.monotonic() > self._give_up_opening_at:  # the call has its own timeout, unless the IO thread has ended
             raise kafka_errors.KafkaTimeoutError("no answer from kafka-python's IO thread")
         return False
 
@@ -140,14 +140,15 @@ class LeaderConnection:
             if not data:
                 raise kafka_errors.KafkaConnectionError("socket disconnected")
             self._received = self._take_answers(self._received + data if self._received else data)
-            # A TLS socket may hold more than the selector knows of.
+            # A TLS socket may hold decrypted bytes that the selector cannot see.
             if len(data) < _RECEIVE_BYTES and not isinstance(self._sock, ssl.SSLSocket):
                 return
 
     def _wait_for_several(self) -> None:
         """Let the selector report the socket when the answers to more than half of the requests have come.
 
-        The broker works on the rest meanwhile. Without this, each answer wakes the process for one request.
+        In the meantime, the broker works on the remaining requests. Without this, each answer wakes the process for one
+        request.
         """
         if isinstance(self._sock, ssl.SSLSocket):  # the sizes of its records are unknown
             return

@@ -40,7 +40,8 @@ class ParsedRecords(NamedTuple):
     next_iterator: str | None
     """None at the end of a closed shard."""
     millis_behind: int
-    """How far behind the tip of the shard the answer ends, in ms. It may be above 0 in an answer without records."""
+    """The distance from the end of the answer to the tip of the shard, in ms. It may be above 0 in an answer without
+    records."""
 
 
 def register(client: Any) -> None:

@@ -136,8 +136,7 @@ class _MessageWriter:
         return _Route(key, front, shared)
 
     def _front(self, encryption_type: str, more: int) -> bytes:
-        """Return the encoded headers up to the name of the sequence number, for a message with `more` headers after
-        it."""
+        """Return the encoded headers up to the sequence number's name, for a message with `more` headers after it."""
         front = self._fronts.get((encryption_type, more))
         if front is None:
             headers = [_header(KinesisHeader.SHARD_ID, self._shard.shard_id.encode())]

@@ -50,7 +50,7 @@ class ShardRead:
     position: ShardPosition
     """The position after the records, with the time up to which the shard is read."""
     millis_behind: int
-    """How far behind the tip of the shard the answer ends, in ms: the lag."""
+    """The lag: the distance from the end of the answer to the tip of the shard, in ms."""
     size_bytes: int
     """The size of data and partition keys, which counts towards the quota."""
 

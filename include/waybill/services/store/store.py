@@ -34,8 +34,8 @@ class Store:
     The first call to S3 is expensive, since it creates botocore's client: share one store in a process. Several threads
     may use it. Close it, or use it as a context manager, to end its upload threads.
 
-    Every method raises `StoreUnavailable` when S3 does not answer or answers with an error of its own, and
-    `ConfigError` when the bucket does not exist or the credentials do not suffice.
+    Every method raises `StoreUnavailable` when S3 does not answer or answers with a server error, and `ConfigError`
+    when the bucket does not exist or the credentials do not suffice.
     """
 
     def __init__(self, endpoint: S3Endpoint, bucket: str, prefix: str = "", *, part_bytes: int = PART_BYTES) -> None:

@@ -25,7 +25,7 @@ def render_page(stream: str, plan: str, at: datetime, results: Sequence[Expectat
     from great_expectations.render.view import DefaultJinjaPageView
     from great_expectations.util import convert_to_json_serializable
 
-    for result in results:  # the renderers do not know the numbers of numpy, some of which pass the first conversion
+    for result in results:  # the renderers do not support the numbers of numpy, some of which pass the first conversion
         result.result = json.loads(json.dumps(convert_to_json_serializable(result.result)))
     successful = sum(bool(result.success) for result in results)
     whole = ExpectationSuiteValidationResult(

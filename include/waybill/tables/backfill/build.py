@@ -1,6 +1,6 @@
 """Build a backfill: execute its tasks, put the result on branches, audit it, and compare it with the table.
 
-Every step finds the results of an earlier run or a rival, and continues from them. `main` stays as it is, and partition
+Every step finds the results of an earlier run or a rival, and continues from them. `main` is not changed, and partition
 runs go on.
 """
 

@@ -66,7 +66,7 @@ _CLAIM = replace(BackfillEvent.DOCUMENT, version=CLAIM_VERSION)
 
 
 def find_claim(store: Store, name: str, stream: Stream, tables: StreamTables) -> BackfillEvent | None:
-    """Return the claim that is not done yet, for the tables as they are loaded; None if there is none."""
+    """Return the claim that is not done yet, in the loaded tables; None if there is none."""
     key = _claim_key(store, name, stream, tables, min(retries_of(tables)))
     found = store.read_if_exists(key)
     if found is None or CLAIM_FIELD not in json.loads(found):

@@ -156,8 +156,8 @@ def _is_same(data: Array, start: Int, end: Int, other: Array, other_start: Int, 
 def may_repeat(hashes: Array, slots: Array) -> Array:
     """Return for each hash whether another one falls into the same slot, bool.
 
-    `slots`: uint8, zeros, their number a power of two. A hash with a slot of its own occurs once. With four slots for
-    each hash, one in five of distinct hashes shares a slot.
+    `slots`: uint8, zeros, their number a power of two. A hash that is alone in its slot occurs once. With four slots
+    for each hash, one in five of distinct hashes shares a slot.
     """
     mask = np.uint64(len(slots) - 1)
     for h in hashes:

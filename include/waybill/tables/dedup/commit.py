@@ -112,7 +112,7 @@ def find_staged_sweep(store: Store, plan: SweepPlan, tables: DedupTables) -> Sta
     """Return the staged sweep of a plan; None if no run has recorded its files.
 
     Raises `PlanUnusable` when a staged file does not exist any more, or when the record is of another plan;
-    `DocumentTooNew` when a newer Waybill wrote the document, `DocumentDamaged` when it cannot be parsed.
+    `DocumentTooNew` when a newer version of Waybill wrote the document, `DocumentDamaged` when it cannot be parsed.
     """
     key = staged_key(plan.key)
     found = store.read_if_exists(key)

@@ -53,7 +53,7 @@ def format_instant(at_ms: int) -> str:
 def check_range(since: datetime | None, until: datetime | None, now: datetime) -> None:
     """Raise `ConfigError` if a sweep of this range is impossible.
 
-    `since` may not be later than `now`: which rows will be committed before a future time is not known yet.
+    `since` must not be later than `now`: it is unknown which rows will be committed before a future time.
     """
     if since is None:
         return

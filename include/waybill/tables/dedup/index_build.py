@@ -77,7 +77,7 @@ class BuildJob:
 
     @classmethod
     def of_table(cls, index: str, identity: IndexIdentity, unique: Table, horizon_ms: int, settings: Dedup) -> BuildJob:
-        """Return the job that indexes `unique` as it is loaded."""
+        """Return the job that indexes the loaded `unique`."""
         return cls(
             index=index,
             identity=identity,
@@ -176,7 +176,7 @@ def _build_until_saved(
 
 
 class _Builder:
-    """Builds the index of a table as it is loaded, in one attempt."""
+    """Builds the index of a loaded table, in one attempt."""
 
     def __init__(self, job: BuildJob, unique: Table, for_each: ForEach, work: Work) -> None:
         self._job = job
@@ -244,7 +244,7 @@ class _Builder:
         return built
 
     def _current_horizon_ms(self) -> int:
-        """Return the horizon of the table as it is loaded: higher than the job's if a rival committed the sweep."""
+        """Return the horizon of the loaded table: it is higher than the job's if a rival committed the sweep."""
         return int(newest_property(self._unique.metadata, SWEEP_HORIZON_PROPERTY) or NO_HORIZON_MS)
 
     def _with_runs(self, manifest: Manifest, runs: Sequence[SortedRun]) -> Manifest:

@@ -123,7 +123,7 @@ def _match_several(
     keys = number_keys(rows, c.hi, c.lo)
     # The sort is stable: rows with the same arrival stay in order of topic-partition and offset.
     order = np.lexsort((latest_arrivals(rows, keys, c.tp, c.arrived_ms), keys))
-    rows = rows[order]  # `keys` is sorted already, so it stays as it is
+    rows = rows[order]  # `keys` is sorted already
     entries = _latest_entry_of_each_key(c, rows, keys, earlier)
     repeated = find_repeated(
         rows, keys, c.arrived_ms, entries, earlier.arrived_ms, np.int64(window_ms), np.int64(horizon_ms)

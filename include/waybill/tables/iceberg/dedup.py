@@ -299,7 +299,7 @@ def read_sweep_state(metadata: TableMetadata, name: str) -> SweepState:
     """Return the sweep state that the history of a unique table, called `name` in errors, records.
 
     Raises `ProgressLost` when the table holds rows and no snapshot records a position, or the state is incomplete;
-    `DocumentTooNew` for a state of a newer Waybill.
+    `DocumentTooNew` for a state of a newer version of Waybill.
     """
     properties = _state_properties(metadata, name)
     if properties is None:

@@ -139,7 +139,7 @@ def find_file_layout(table: Table, generation: int) -> str | None:
     """Return the layout of a generation's files; None if the table does not record one."""
     found = table.properties.get(layout_property(generation))
     if found is None and not any(name.startswith(f"{SINK_PROPERTY}.") for name in table.properties):
-        return table.properties.get(SINK_PROPERTY)  # of the only generation of a table of an earlier Waybill
+        return table.properties.get(SINK_PROPERTY)  # of the only generation of a table of an earlier version of Waybill
     return found
 
 

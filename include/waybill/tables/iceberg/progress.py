@@ -103,7 +103,7 @@ def blocked_partitions_text(blocked: BlockedPartitions) -> str:
 def read_watermarks(metadata: TableMetadata, name: str) -> Watermarks:
     """Return the watermarks that the history of a table, called `name` in errors, records; empty if it has none.
 
-    Raises `DocumentTooNew` for a document of a newer Waybill.
+    Raises `DocumentTooNew` for a document of a newer version of Waybill.
     """
     text = newest_property(metadata, WATERMARKS_PROPERTY)
     return {} if text is None else parse_watermarks(text, f"{WATERMARKS_PROPERTY} of table {name}")

@@ -1,8 +1,8 @@
 """Write the files of a plan to a branch of a table, and publish the branch by moving the reference that readers see.
 
-A plan's files and its progress are in one snapshot. The run that executes the plan first adds this snapshot to a branch
-of its own. After the audit, `publish` moves the *target*, which is `main` for the live generation, to that snapshot by
-compare-and-swap. Until then, readers of the target see neither rows nor progress of the plan.
+A plan's files and its progress are in one snapshot. The run that executes the plan first adds this snapshot to a
+separate branch. After the audit, `publish` moves the *target*, which is `main` for the live generation, to that
+snapshot by compare-and-swap. Until then, readers of the target see neither rows nor progress of the plan.
 
 The target may move in the meantime: a compaction, a deletion, a retry of the quarantine, a person's rollback. PyIceberg
 checks no ancestry, so publishing the branch unchanged would silently undo these. So both functions compare the parent

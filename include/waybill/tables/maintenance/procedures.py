@@ -80,7 +80,7 @@ class TableSize:
 
     @classmethod
     def of(cls, table: Table) -> TableSize:
-        """Return the size of the table as it is loaded."""
+        """Return the size of the loaded table."""
         snapshot = table.metadata.current_snapshot()
         if snapshot is None:
             return cls()

@@ -57,7 +57,7 @@ def translate_file_errors(table: Table) -> Iterator[None]:
 
 
 def plan_files(table: Table, condition: str | BooleanExpression) -> list[FileScanTask]:
-    """Return the files of the table, as it is loaded, that may hold rows that fulfil the condition."""
+    """Return the files of the loaded table that may hold rows that fulfil the condition."""
     return [] if table.current_snapshot() is None else list(table.scan(row_filter=condition).plan_files())
 
 
@@ -140,7 +140,7 @@ class _Rewritten:
     added: list[DataFile]
 
     def replaces_files_of(self, table: Table) -> bool:
-        """Return whether the table, as it is loaded, has all removed files. Then no other file holds the rows."""
+        """Return whether the loaded table has all removed files. Then no other file holds the rows."""
         existing = {file.file.file_path for file in plan_files(table, AlwaysTrue())}
         return existing.issuperset(file.file_path for file in self.removed)
 

@@ -212,7 +212,7 @@ _KINDS = {"sql": _sql, "rest": _rest, "glue": _glue, "hive": _hive}
 def _file_properties(catalog: CatalogEndpoint, kind: str) -> dict[str, str]:
     """Return the catalog connection's properties about files, which override those of S3's connection.
 
-    Raises `ConfigError` for a property that it does not know.
+    Raises `ConfigError` for an unknown property.
     """
     properties = {}
     for key, value in catalog.properties.items():

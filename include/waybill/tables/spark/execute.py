@@ -113,7 +113,7 @@ class SparkSweep:
         self._start = start
 
     def for_each(self, work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result]:
-        """Run the same work for each task; raise a `WaybillError` as it is."""
+        """Run the same work for each task; raise a `WaybillError` unchanged."""
         return run_each(self._start, work, tasks)
 
     def match(

@@ -163,7 +163,7 @@ class _Run:
                 failure = expected(f"the results of the audit of stream {audit.stream}", error)
                 logger.exception("%s", failure)
                 work = works.get(audit.stream)
-                if work is None:  # Spark has ended before this stream did, which fails the application
+                if work is None:  # Spark has ended before the work on this stream, so the application fails
                     continue
                 work.alerts.append(str(failure))
                 if recorder is not None:

@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG = 1
 # --- the environment of spark-submit ----------------------------------------------------------------------------------
 
 # Environment variables, not settings of Spark: options that the Spark connection or spark-defaults.conf set still win.
-# Executors of a cluster have environments of their own, which this does not change.
+# Executors of a cluster have separate environments, which this does not change.
 
 
 def with_brief_jvm(environment: Mapping[str, str]) -> dict[str, str]:

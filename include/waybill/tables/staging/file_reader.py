@@ -93,7 +93,7 @@ def _start_of(chunk: pq.ColumnChunkMetaData) -> int:
 def _names_in_file(file: pa.Schema, wanted: pa.Schema) -> list[str | None]:
     """Return the file's name of each wanted column, None for a column that the file does not have.
 
-    Iceberg identifies columns by field id. A file without ids was written by another program and added as it is: its
+    Iceberg identifies columns by field id. A file without ids was written by another program and added unchanged: its
     columns are identified by name.
     """
     by_id = {field.metadata[_FIELD_ID]: field.name for field in file if field.metadata and _FIELD_ID in field.metadata}

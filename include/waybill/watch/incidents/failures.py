@@ -1,4 +1,4 @@
-"""Exceptions that no code expects, collected by a measurement whose other elements go on."""
+"""Unexpected exceptions that a measurement collects, so that its other elements go on."""
 
 from __future__ import annotations
 

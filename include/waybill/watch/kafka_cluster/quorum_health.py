@@ -16,8 +16,8 @@ from waybill.watch.incidents.finding import Finding
 from waybill.watch.kafka_cluster.kafka_finding import kafka_finding, unknown_finding
 
 QuorumTroubles = Mapping[str, int]
-"""Since when a watch has seen (epoch ms) that no controller leads (key ''), or that the leader does not know how far a
-controller is (key: its node id)."""
+"""Since when a watch has seen (epoch ms) that no controller leads (key ''), or that the leader does not know the
+position of a controller (key: its node id)."""
 _NO_LEADER = ""
 
 

@@ -149,7 +149,7 @@ class WantedReadings:
 def read_cluster(
     cluster: Cluster, slow: SlowReadings, wanted: WantedReadings, now_ms: int, failures: Failures | None = None
 ) -> Readings:
-    """Read the cluster. `slow`: the earlier slow readings. `failures`: collects exceptions that no code expects.
+    """Read the cluster. `slow`: the earlier slow readings. `failures`: collects unexpected exceptions.
 
     Raises `KafkaUnavailable` when no broker answers.
     """

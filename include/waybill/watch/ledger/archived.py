@@ -1,8 +1,8 @@
 """The archive's side of the ledger: how many offsets of each chain hold a message, and why the others hold none.
 
 Ingest counts while it archives, and stores the counts with the committed offset, in one write
-(`waybill.services.coordination.OffsetCounts`). So the counts of a whole chain cost no request of their own. There are
-no counts for offsets that were archived before ZooKeeper lost its data, or by earlier versions of Waybill. Then
+(`waybill.services.coordination.OffsetCounts`). So the counts of a whole chain need no additional request. There are no
+counts for offsets that were archived before ZooKeeper lost its data, or by earlier versions of Waybill. Then
 `read_objects` counts the messages in the backup objects: all their bytes are fetched, and records are decoded only
 where compaction has removed some.
 """

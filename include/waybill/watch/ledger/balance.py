@@ -1,6 +1,6 @@
 """The terms of the ledger of one topic-partition, and the equations that must hold between them.
 
-This module knows no server: it adds up figures that were read from different places.
+This module uses no server: it adds up figures that were read from different places.
 
 - Every offset of the log that was archived holds a message, or there is a reason why it does not.
 - Every archived message is in one of the tables, or in staged files that are held, or is not partitioned yet.

@@ -102,7 +102,7 @@ class LineReader:
     def with_differences(self, line: Line, chain: Chain) -> Line:
         """Return the line. If it does not balance, add the objects whose messages and rows differ.
 
-        With `sink: files` the tables do not hold the offsets of rows, and the line stays as it is. It also stays if no
+        With `sink: files` the tables do not hold the offsets of rows, and the line is not changed. It also stays if no
         object differs: then the stored counts are wrong.
         """
         tables, messages = self._tables, line.messages

@@ -87,7 +87,7 @@ def read_ledger_by_period(
 
     `marks`: committed offsets of the stream's generation at earlier times, oldest first. The other parameters and the
     errors are those of `read_ledger`. The offsets of the tables' rows are read as well. With `sink: files` the tables
-    are left out, and a note says so: the file inventory has no offsets of rows.
+    are left out, and a note states this: the file inventory has no offsets of rows.
     """
     periods = Periods(marks)
     sources = _read_sources(config, name, services, list_committed, read_log_ends, periods.cuts)

@@ -99,7 +99,7 @@ class RowCounts:
 
 
 def count_main(main: Table, stream: Stream, cuts: Cuts | None = None) -> RowCounts:
-    """Count the rows of the main table as it is loaded; with `sink: files` those of the files that it lists."""
+    """Count the rows of the loaded main table; with `sink: files`, the rows of the files that it lists."""
     counts = RowCounts(stream.generation, cuts)
     if main.current_snapshot() is None:
         return counts
@@ -112,7 +112,7 @@ def count_main(main: Table, stream: Stream, cuts: Cuts | None = None) -> RowCoun
 
 
 def count_quarantine(view: View, stream: Stream, half_moved: HalfMoved | None, cuts: Cuts | None = None) -> RowCounts:
-    """Count the rows of the quarantine that are final, as it is loaded.
+    """Count the final rows of the loaded quarantine.
 
     `half_moved`: a change of a backfill that only the quarantine has so far. Its range is counted as it was before the
     change.

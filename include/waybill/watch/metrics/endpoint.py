@@ -45,7 +45,7 @@ class WatchCollector(Collector):
         find: FindConnection = find_connection,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
-        """`load`: returns the config as it is now. `find`: looks up connections."""
+        """`load`: returns the present config. `find`: looks up connections."""
         self._load, self._find, self._now_ms = load, find, now_ms
         self._lock = threading.Lock()
         self._families: list[Metric] = []

@@ -116,7 +116,7 @@ def ping(connection: Connection) -> None:
 
 
 def _unexpected(connection: Connection, error: Exception) -> UnexpectedFailure:
-    """Log an exception that no code expects, and return its failure; both without secrets.
+    """Log an unexpected exception, and return its failure; both without secrets.
 
     Raise it `from None`: otherwise a log of the failure would print the text of its cause.
     """

@@ -43,7 +43,7 @@ class ChannelMessage:
     def of(
         cls, notification_id: str, kind: NotificationKind, incident: Incident, alerts: Alerts, now_ms: int
     ) -> ChannelMessage:
-        """Return the message about an incident as it is now."""
+        """Return the message about the present state of an incident."""
         runbook = f"{alerts.runbooks_url or 'docs/runbooks'}/{MEANINGS[incident.promise].runbook}"
         airflow = incident.link or None
         if airflow is None and alerts.airflow_url and incident.stream:

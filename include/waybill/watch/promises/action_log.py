@@ -139,7 +139,7 @@ def record_outcome(store: Store, record: ActionRecord, outcome: ActionOutcome) -
 
 
 def find_action(store: Store, place: ActionPlace) -> tuple[ActionRecord, ActionOutcome | None] | None:
-    """Return an action and its outcome, as far as it is known; None if there is no such action.
+    """Return an action and its outcome (None if it is unknown); None if there is no such action.
 
     Raises `StoreUnavailable`, `DocumentTooNew` or `DocumentDamaged`.
     """

@@ -139,7 +139,7 @@ _OF_ALL_TPS = (PromiseName.ARCHIVE_LAG, PromiseName.RETENTION_RUNWAY, PromiseNam
 def without_verdicts(found: Sequence[Finding], why: str) -> list[Finding]:
     """Return the findings about a stream if some topic-partitions could not be read, for the reason `why`.
 
-    A promise that is broken for the other topic-partitions is broken. A promise that is kept for them is unknown.
+    If a promise is broken for the topic-partitions that were read, it is broken. If it is kept for them, it is unknown.
     """
     if not why:
         return list(found)

@@ -43,7 +43,7 @@ class Sent:
     untried: set[str] = field(default_factory=set)
     """The ids of messages that the watch did not try to send."""
     unexpected: list[str] = field(default_factory=list)
-    """Exceptions that no code expects."""
+    """Unexpected exceptions."""
 
     @property
     def failed(self) -> list[str]:
@@ -81,7 +81,7 @@ def send_all(
 
 
 class _ChannelSending:
-    """The messages of one channel, in a thread of their own. It is a daemon thread, since a server may never answer."""
+    """The messages of one channel, in a separate thread. It is a daemon thread, since a server may never answer."""
 
     def __init__(
         self,

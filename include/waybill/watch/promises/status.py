@@ -463,7 +463,7 @@ class WatchStatus:
     """Streams that are left out, since their config has errors."""
 
     def stream(self, name: str) -> StreamStatus | None:
-        """Return a stream; None if the watch did not know it."""
+        """Return a stream; None if it is not in the document."""
         return next((each for each in self.streams if each.name == name), None)
 
     def content(self) -> bytes:

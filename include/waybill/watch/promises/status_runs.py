@@ -31,7 +31,7 @@ little."""
 def find_dag_runs(
     config: Config, find: FindConnection, streams: Sequence[StreamStatus], now_ms: int
 ) -> tuple[StreamStatus, ...]:
-    """Return the streams with the DAG runs of their new commits, as far as Airflow knows them.
+    """Return the streams with the DAG runs of their new commits, if Airflow knows them.
 
     Raises `ConfigError` for a connection that cannot be used, and `AirflowUnavailable`.
     """
@@ -92,7 +92,7 @@ def known_action_runs(
 def find_action_runs(
     config: Config, find: FindConnection, decisions: Sequence[DecisionStatus]
 ) -> tuple[DecisionStatus, ...]:
-    """Return the decisions with the ends of their DAG runs, as far as Airflow knows them.
+    """Return the decisions with the ends of their DAG runs, if Airflow knows them.
 
     Raises `ConfigError` for a connection that cannot be used, and `AirflowUnavailable`.
     """

@@ -126,7 +126,7 @@ class Volumes:
 
 
 def _weeks_before(hour: int, weeks: int, zone: tzinfo) -> int | None:
-    """Return the hour that had the same local time so many weeks ago; None if clocks skipped it that day.
+    """Return the hour with the same local time a number of weeks ago; None if clocks skipped it on that day.
 
     Hours are counted since 1970 UTC. If clocks repeated the hour on that day, the first one is returned.
     """

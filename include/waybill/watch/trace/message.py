@@ -49,7 +49,7 @@ class Traced:
     gap: Gap | None = None
     """The accepted gap that the offset is in."""
     message: Mapping[str, Any] | None = None
-    """The message as it is archived: timestamp, key, value, headers. None: the object has no message at the offset."""
+    """The archived message: timestamp, key, value, headers. None: the object has no message at the offset."""
     table: str = ""
     """The table that has its row: the main one or the quarantine; '' if none has."""
     is_quarantined: bool = False
@@ -151,7 +151,7 @@ def _find_in_archive(store: Store, stream: Stream, tp: TopicPartition, offset: i
 
 
 def read_message(store: Store, stream: Stream, tp: TopicPartition, offset: int) -> dict[str, Any] | None:
-    """Return the message at an offset as it is archived; None if there is none.
+    """Return the archived message at an offset; None if there is none.
 
     Raises `ChainBroken`, `CorruptBatch` or `StoreUnavailable`.
     """

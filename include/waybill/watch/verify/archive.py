@@ -1,7 +1,7 @@
 """Check the chains: contiguous objects that are sound and hold what their names promise, up to the committed offset.
 
 The committed offset is read before the chain is listed, so the listing contains every object below it. Ingest may go on
-meanwhile: objects that it creates after the listing are not checked.
+during the check: objects that it creates after the listing are not checked.
 
 Each accepted gap must have its gap marker in the chain, and each gap marker its accepted gap.
 """
@@ -90,7 +90,7 @@ def check_archive(
     """Read every object of the chains of `tps`, add figures, faults and notes to `report`, and return the chains.
 
     `list_gaps` reads the accepted gaps at the time of the call. A topic-partition without objects is not in the result,
-    nor is one whose check was ended by an exception that no code expects: that is a fault.
+    nor is one whose check an unexpected exception ended: this is a fault.
     """
     committed = _for_each(tps, read_committed, report)
     starts = _for_each(committed, lambda tp: _find_start(store, generation, tp, committed[tp]), report)

@@ -5,7 +5,7 @@ them. Nothing is wrong with these rows: the archive no longer backs them, and th
 consequence becomes an `FaultEffect` of the fault.
 
 Offsets at or beyond a table's progress are excluded. A row there is wrong whether or not an object is missing, so it
-remains a fault of its own.
+remains a separate fault.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _ARCHIVE_FAULTS = (FaultKind.MISSING, FaultKind.DAMAGED, FaultKind.UNEXPECTED)
 def check_progress(report: VerifyReport, progress: Progress, chain_ends: dict[TopicPartition, int], name: str) -> None:
     """Compare a table's progress with the chains, and attach it to the archive faults whose offsets it has passed.
 
-    `chain_ends` has the end of each chain's last object. Progress beyond the end of a chain is a fault of its own only
-    as far as no archive fault covers the offsets. `name` is the table's.
+    `chain_ends` has the end of each chain's last object. Progress beyond the end of a chain is a separate fault only
+    for offsets that no archive fault covers. `name` is the table's.
     """
     for tp, offset in sorted(progress.items()):
         archive_faults = [fault for fault in report.faults if fault.tp == tp and fault.kind in _ARCHIVE_FAULTS]

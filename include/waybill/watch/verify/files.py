@@ -198,7 +198,7 @@ def check_directories(store: Store, inventory: Table, stream: Stream, root: str,
     if not suspects:
         return
     # A partition run or a finalizer may have changed these hours between reading the inventory and listing the objects.
-    # Check them again with the inventory as it is now.
+    # Check them again with the present inventory.
     inventory.refresh()
     tps = {_key(entry): entry.tp for entry in read_inventory(inventory)}
     for hour in _inspect_hours(store, inventory, stream, root, suspects):

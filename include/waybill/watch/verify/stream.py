@@ -59,8 +59,8 @@ def verify_stream(
     With `keys`, also check that dedup has found every duplicate and nothing else.
 
     `read_committed` reads the committed offset of a topic-partition. `committed_tps` are the topic-partitions that have
-    one: they are checked even if no object of them is left. Ingest and partition runs may go on meanwhile. What they
-    add is not checked and causes no faults.
+    one: they are checked even if no object of them is left. Ingest and partition runs may go on during the check.
+    Objects and rows that they add are not checked, and cause no faults.
 
     Faults are in the report. Raises `StoreUnavailable`, `CoordinationUnavailable` or `CatalogUnavailable` when a
     service does not answer. Then there is no result.

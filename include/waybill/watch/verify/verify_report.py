@@ -26,7 +26,7 @@ class FaultKind(StrEnum):
     FORMAT = "format"
     """A backup object has another format than its chain."""
     UNEXPECTED = "unexpected"
-    """An exception that no code expects ended the check: further faults are unknown."""
+    """An unexpected exception ended the check: further faults are unknown."""
     COMMITTED = "committed"
     """The committed offset is not at the chain's end."""
     LOST = "lost"
@@ -90,7 +90,7 @@ class VerifyFault:
     what: str
     """What was found and what was expected."""
     affects: list[FaultEffect] = field(default_factory=list, hash=False)
-    """The consequences of this fault in tables. They are not faults of their own."""
+    """The consequences of this fault in tables. They are not separate faults."""
 
     def __str__(self) -> str:
         parts = [str(self.tp)] if self.tp else []
@@ -173,7 +173,7 @@ class VerifyReport:
             self.faults.append(fault)
 
     def add_unexpected(self, element: str, error: Exception, tp: TopicPartition | None = None) -> None:
-        """Add a fault for an exception that no code expects, which ended the check of one element, and log it.
+        """Add a fault for an unexpected exception that ended the check of one element, and log it.
 
         `tp`: the topic-partition whose check ended early.
         """

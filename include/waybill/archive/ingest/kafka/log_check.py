@@ -43,7 +43,7 @@ def raise_if_log_differs(source: KafkaSource, tp: TopicPartition, position: Posi
     """Raise a named stop unless the log holds the committed offset and is the log that was archived.
 
     Raises `TopicRecreated`, `RetentionGap`, or `LogTruncated` with the offset at which the log left the archived one.
-    Raises `KafkaUnavailable` when no broker knows where the leader epoch ends.
+    Raises `KafkaUnavailable` when no broker returns the end of the leader epoch.
     """
     committed, log_range = position.committed, position.log_range
     offset = committed.committed_offset

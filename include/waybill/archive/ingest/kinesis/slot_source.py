@@ -90,7 +90,7 @@ class SlotSource:
     def connection(self) -> object:
         return self  # each Kinesis stream gets its own requests, so that a stream that does not answer is refused alone
 
-    # --- what a source tells about topics, for plans and reports ---
+    # --- topics, for plans and reports ---
 
     def describe_streams(self, streams: Mapping[str, Stream], *, assigns: bool = False) -> dict[str, StreamTopics]:
         """Return the Kinesis streams of the stream, whose partitions are the slots that have shards to read.

@@ -26,8 +26,8 @@ Network = IPv4Network | IPv6Network
 Lookup = Callable[[str, int], Sequence[str]]
 """Returns the addresses of a host; raises `OSError` if there are none."""
 
-# The first network that holds an address names its kind. Python's own `is_global` changes with its version, and knows
-# no metadata services.
+# The first network that holds an address names its kind. Python's own `is_global` changes with its version, and does
+# not include metadata services.
 _KINDS: tuple[tuple[Network, str], ...] = tuple(
     (ip_network(network), kind)
     for network, kind in (

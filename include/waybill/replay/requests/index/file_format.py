@@ -166,7 +166,7 @@ def encode_index(
 
 
 def postings_of(head: IndexHead, data: bytes, where: str) -> Array:
-    """Return the postings of a whole file, as `encode_index` takes them. Raises `DocumentDamaged`."""
+    """Return the postings of a whole file, in the form of `encode_index`. Raises `DocumentDamaged`."""
     pairs = np.frombuffer(data, "<u4", offset=head.size_bytes).reshape(-1, 2)
     begin = 0
     for end, crc in head.directory.tolist():

@@ -27,7 +27,7 @@ def migrate(database: Database) -> tuple[str | None, str]:
     Requests that are open stay open. Several processes can migrate at the same time, but not several threads of one
     process: Alembic keeps the current migration in a global variable.
 
-    Raises `ConfigError` if the tables belong to a newer Waybill, and `ReplayUnavailable`.
+    Raises `ConfigError` if the tables belong to a newer version of Waybill, and `ReplayUnavailable`.
     """
     before = database.read(revision_of)
     if before is not None and before > REVISION:

@@ -104,8 +104,8 @@ def merge_all(
     `horizon_ms`: that of the unique table's state. `work` merges one group wherever `for_each` runs it; by default it
     uses `files`, so only in this process.
 
-    Sweeps may change the index meanwhile: a merged run replaces exactly the runs it was made of, or is discarded if one
-    of them left the manifest. Maintenance deletes the files of discarded runs.
+    Sweeps may change the index at the same time: a merged run replaces exactly the runs it was made of, or is discarded
+    if one of them left the manifest. Maintenance deletes the files of discarded runs.
 
     Raises `IndexDamaged` when a run cannot be read (the index must be rebuilt), `CommitConflict`, `StoreUnavailable`.
     """

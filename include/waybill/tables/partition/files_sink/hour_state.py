@@ -121,7 +121,7 @@ class SuccessMarker(Stored):
         )
 
     def matches_etag(self, listed: ListedObject) -> bool:
-        """Return whether the listed object has this marker's content. If False, read the object to know.
+        """Return whether the listed object has this marker's content. If False, read the object to compare the content.
 
         An ETag that is not an MD5 (SSE-KMS, an object that was copied in parts) never matches.
         """
