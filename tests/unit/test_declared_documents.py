@@ -10,8 +10,7 @@ ROOT = Path(__file__).parents[2] / "include/waybill"
 BY_HAND = {
     # Printed for programs (`--json`), and not read by Waybill.
     "interfaces/cli/incidents.py",
-    "tables/backfill/build.py",
-    "tables/backfill/generation_build.py",
+    "tables/backfill/report.py",
     "tables/dedup/sweep_report.py",
     "tables/maintenance/procedures.py",
     "tables/partition/files_sink/finalize.py",

@@ -22,6 +22,12 @@ FOLDERS = (".ci", "include", "dags", "plugins", "spark_jobs", "bench", "docs", "
 SUFFIXES = {".py", ".yaml", ".json", ".toml", ".sh", ".in", ".css", ".html", ".js"}
 """Of files that are no page, and can name one."""
 HISTORY = {ROOT / "CHANGELOG.md", *(ROOT / "docs" / "decisions").glob("*.md")}
+SAMPLES = {
+    Path(__file__),
+    ROOT / "tests/unit/document_samples.py",
+    *(ROOT / "tests/unit/data/documents").iterdir(),
+}
+"""Texts that hold names of things that do not exist."""
 PAGES = {*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")} - HISTORY
 
 FILES_OF_OTHERS = {"acl.py", "my_script.py", "parser.py", "kafka-*.sh", "utils.py", "helpers.py"}
@@ -140,7 +146,7 @@ def sources() -> dict[Path, str]:
     """Return the texts of all files that are no page."""
     found = [ROOT / path[1:] for path in paths() if Path(path).suffix in SUFFIXES]
     found += [path for path in [*ROOT.iterdir(), ROOT / ".ci" / "run"] if path.suffix in {"", ".yaml", ".toml", ".in"}]
-    return {path: text_of(path) for path in found if path != Path(__file__) and path.is_file()}
+    return {path: text_of(path) for path in found if path not in SAMPLES and path.is_file()}
 
 
 @cache

@@ -19,6 +19,7 @@ later without any change. Retry policies, Airflow's among them, read that proper
       CatalogUnavailable            (retriable) the Iceberg catalog
       CoordinationUnavailable       (retriable) ZooKeeper
         SessionReplaced             (retriable) ... began another session without a word
+      NodeTooLarge                  a document for a node of ZooKeeper
       RegistryUnavailable           (retriable) the schema registry
       AirflowUnavailable            (retriable) Airflow's API
       RegistryRefused
@@ -73,6 +74,7 @@ later without any change. Retry policies, Airflow's among them, read that proper
       ProcedureFailed               (retriable) table maintenance
       CompactionUnsound
 
+      WatchIncomplete               a watch of which an unexpected exception ended a part
       AirflowCleanupFailed          (retriable) maintenance of Airflow's own database
 
       UnexpectedFailure             any other exception, of one element of a loop; the loop went on

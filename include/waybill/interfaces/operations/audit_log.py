@@ -23,7 +23,7 @@ from functools import partial
 from typing import TypeVar
 
 from waybill.base.decision import Decision
-from waybill.base.errors import WaybillError
+from waybill.base.errors import expected
 from waybill.config.models import Config
 from waybill.interfaces.operations.declaration import Operation
 from waybill.services.store import Store
@@ -139,6 +139,6 @@ def _log(write: Callable[[], _T]) -> _T | None:
     """Return the result of `write`; if the log cannot be written, log a warning and return None."""
     try:
         return write()
-    except WaybillError as error:
-        logger.warning("the decision is not in the log of decisions: %s", error)
+    except Exception as error:
+        logger.warning("the decision is not in the log of decisions: %s", expected("the log", error))
         return None

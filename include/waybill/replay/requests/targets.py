@@ -33,7 +33,7 @@ class ReplayTarget:
 
     def document(self) -> dict[str, str]:
         """Return the target as a request's JSON holds it."""
-        return {"type": self.type, **{each.name: str(getattr(self, each.name)) for each in fields(self)}}
+        return {"type": self.type, **{each.name: getattr(self, each.name) for each in fields(self)}}
 
 
 @dataclass(frozen=True, slots=True)
