@@ -1,7 +1,6 @@
 """A store that an earlier version of Waybill wrote: brought back from one file, looked at, and carried on.
 
-The file holds every S3 object, every ZooKeeper node, the Iceberg catalog, the config and perhaps the database of replay
-requests, as data/README.md describes.
+The file holds every S3 object, every ZooKeeper node, the Iceberg catalog and the config, as data/README.md describes.
 What is asked of the store goes through the command line where there is a command for it.
 """
 
@@ -15,7 +14,9 @@ import tarfile
 import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from waybill.config.models import Config, load_config
 from waybill.config.names import TopicPartition
 from waybill.records.batches.encode import Record
 from waybill.services.store import Store
+from waybill.tables.backfill.kinds import change_backfill
+from waybill.tables.backfill.states import BackfillAction
 from waybill.tables.dedup.execute import InThisProcess
 from waybill.tables.dedup.sweep import run_sweep
 from waybill.tables.iceberg import catalog_of
@@ -241,8 +244,8 @@ class EarlierStore:
 
     def finish(self) -> None:
         """Carry out what was planned, staged, left half done, asked for, or left to be decided."""
-        for backfill in self.ask("backfill", "status"):
-            self.waybill("backfill", "promote", backfill["stream"], backfill["id"], "--reason", "agreed", "--by", "ann")
+        for found in self.ask("backfill", "status"):
+            self._promote(found["stream"], found["id"], datetime.fromisoformat(found["at"]))
         if self.has_requests:
             self.waybill("replay", "serve")
         if HELD in self.config.streams:
@@ -254,6 +257,11 @@ class EarlierStore:
                 self.waybill("quarantine", "retry", name)
             if stream.dedup:
                 self._sweep(name)
+
+    def _promote(self, name: str, backfill: str, at: datetime) -> None:
+        """Promote as of that time: the files of an old backfill are no longer kept."""
+        action = BackfillAction.PROMOTE
+        change_backfill(self.config, name, backfill, action, by="ann", reason="agreed", now=lambda: at)
 
     def go_on(self) -> None:
         """Archive new messages behind the old ones, and take them all the way."""
@@ -312,22 +320,16 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return file.read()
 
 
-def _client(stack: Stack) -> Any:
-    return _Connected(stack.zookeeper_hosts)
-
-
-class _Connected:
-    def __init__(self, hosts: str) -> None:
-        self._client = KazooClient(hosts)
-
-    def __enter__(self) -> KazooClient:
-        self._client.start(timeout=20)
-        self._client.ensure_path(ROOT)
-        return self._client
-
-    def __exit__(self, *_: object) -> None:
-        self._client.stop()
-        self._client.close()
+@contextmanager
+def _client(stack: Stack) -> Iterator[KazooClient]:
+    client = KazooClient(stack.zookeeper_hosts)
+    client.start(timeout=20)
+    try:
+        client.ensure_path(ROOT)
+        yield client
+    finally:
+        client.stop()
+        client.close()
 
 
 def _nodes(client: KazooClient, path: str) -> Iterator[tuple[str, bytes]]:
@@ -364,12 +366,8 @@ def topic_ids(cluster: Cluster, topics: Any) -> dict[str, str]:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     found = admin.describe_topics(TopicCollection(list(topics)), request_timeout=20)
     ids = {topic: str(future.result().topic_id) for topic, future in found.items()}
-    return {topic: str(uuid.UUID(bytes=_unpacked(text))) for topic, text in ids.items()}
-
-
-def _unpacked(text: str) -> bytes:
-    """An id as Kafka's tools print it."""
-    return base64.urlsafe_b64decode(f"{text}==")
+    # Kafka's tools print ids in Base64.
+    return {topic: str(uuid.UUID(bytes=base64.urlsafe_b64decode(f"{text}=="))) for topic, text in ids.items()}
 
 
 def _known(rows: Any) -> Any:
