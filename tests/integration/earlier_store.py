@@ -14,7 +14,9 @@ import tarfile
 import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ from waybill.config.models import Config, load_config
 from waybill.config.names import TopicPartition
 from waybill.records.batches.encode import Record
 from waybill.services.store import Store
+from waybill.tables.backfill.kinds import change_backfill
+from waybill.tables.backfill.states import BackfillAction
 from waybill.tables.dedup.execute import InThisProcess
 from waybill.tables.dedup.sweep import run_sweep
 from waybill.tables.iceberg import catalog_of
@@ -45,26 +49,16 @@ WAREHOUSE = "warehouse/earlier/"
 """What the keys of all files of the tables start with."""
 ROOT = "/waybill/earlier"
 """The ZooKeeper node that all others are below."""
+HELD = "held"
+"""The stream whose last run was held, in stores that have one."""
 START_MS = 1_704_067_200_000
 """2024-01-01T00:00:00Z, when the first message was sent."""
 
 _TOKEN = re.compile(r"(?<=[.\-/])[0-9a-f]{32}(?=\.(?:parquet|fuse16)$)")
-_OF_THE_CLOCK = frozenset(
-    {"accepted_at", "at", "claimed_at", "committed_at", "modified", "stopped_at", "stopped_at_ms", "swept_at"}
-    | {"quarantined_at", "first_quarantined_at", "last_quarantined_at", "since"}
-)
-"""Fields that tell when something was done."""
-_OF_CHANCE = frozenset(
-    {"bytes", "bytes_per_key", "object_bytes", "size_bytes", "sha256", "swept_snapshot", "topic_id", "topic-id"}
-    | {"index-object", "planned-at", "run", "waybill-version"}
-)
-"""Fields that depend on random numbers, on how a producer cuts its batches, on libraries, or on the release."""
 _SHOWN = frozenset({"v", "hash", "fields"})
 """Fields of documents whose values say how to read the rest."""
-_ADDED = frozenset({"waybill.audit_counts", "audit", "counts"})
-"""Properties of snapshots and fields of documents that the earlier version did not have."""
-_OLD_TABLE_NAME = re.compile(r"(earlier\.\w+)_g\d+")
-"""A table's name in the earlier version, which held the generation. The keys of files still hold it."""
+_ADDED = {"store_of_a9ab327.tar.gz": frozenset({"waybill.audit_counts", "audit", "counts"})}
+"""Properties of snapshots and fields of documents that the version which wrote a file did not have."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +68,8 @@ class EarlierStore:
     stack: Stack
     directory: Path
     log_ends: Mapping[TopicPartition, int]
+    added: frozenset[str]
+    """Names that the version which wrote the store did not have."""
 
     # --- bring it back ------------------------------------------------------------------------------------------------
 
@@ -97,7 +93,10 @@ class EarlierStore:
 
         (directory / "streams.yaml").write_bytes(contents["streams.yaml"])
         (directory / "catalog.db").write_bytes(contents["catalog.db"])
-        found = cls(stack, directory, {TopicPartition.parse(tp): end for tp, (_, end) in log["offsets"].items()})
+        if "replay.db" in contents:
+            (directory / "replay.db").write_bytes(contents["replay.db"])
+        log_ends = {TopicPartition.parse(tp): end for tp, (_, end) in log["offsets"].items()}
+        found = cls(stack, directory, log_ends, _ADDED.get(file.name, frozenset()))
         metadata = json.loads(contents["metadata.json"])
         with found.store() as store:
 
@@ -120,14 +119,20 @@ class EarlierStore:
         """What tells Waybill's code where the store is."""
         extra = {"type": "sql", "warehouse": self.stack.warehouse}
         catalog = {"conn_type": "iceberg", "host": f"sqlite:///{self.directory / 'catalog.db'}", "extra": extra}
+        replay = {"conn_type": "sqlite", "host": str(self.directory / "replay.db")}
         return {
             "AIRFLOW_CONN_ICEBERG_DEFAULT": json.dumps(catalog),
+            "AIRFLOW_CONN_WAYBILL_REPLAY": json.dumps(replay),
             "WAYBILL_CONFIG": str(self.directory / "streams.yaml"),
         }
 
     @property
     def config(self) -> Config:
         return load_config(self.directory / "streams.yaml")
+
+    @property
+    def has_requests(self) -> bool:
+        return (self.directory / "replay.db").exists()
 
     def store(self) -> Store:
         return Store.of(self.config.storage)
@@ -153,6 +158,12 @@ class EarlierStore:
             "documents": self.documents(),
             "objects": self.object_names(),
             "contents": self.contents(),
+            "config": self.config.model_dump(mode="json"),
+            "listed": self.ask("streams"),
+            "incidents": self.ask("incidents", "ls"),
+            "backfills": self.ask("backfill", "status"),
+            "audits": self.ask("quality", "history", HELD, "--since", "3650d") if HELD in self.config.streams else [],
+            "replays": self.ask("replay", "ls") if self.has_requests else [],
         }
 
     def _stream_picture(self, name: str) -> dict[str, Any]:
@@ -180,18 +191,43 @@ class EarlierStore:
         kinds = ("", "_quarantine", *(("_unique", "_duplicates") if stream.dedup else ()))
         with catalog_of(self.config) as catalog:
             found = {kind: find_table(catalog, f"{stream.table}{kind}", stream.generation) for kind in kinds}
-            return {f"{stream.table}{kind}": _table_picture(table) for kind, table in found.items() if table}
+            return {f"{stream.table}{kind}": self._table_picture(table) for kind, table in found.items() if table}
+
+    def _table_picture(self, table: Table) -> dict[str, Any]:
+        rows = table.scan().to_arrow().drop_columns([*{"quarantined_at"} & set(table.schema().column_names)])
+        order = [(c, "ascending") for c in ("topic", "partition", "offset", "path") if c in rows.column_names]
+        ordered = rows.take(pc.sort_indices(rows, sort_keys=order)) if order else rows
+        places = [c for c in ("topic", "partition", "offset") if c in rows.column_names]
+        snapshots = sorted(table.metadata.snapshots, key=lambda s: s.sequence_number or 0)
+        return {
+            "rows": rows.num_rows,
+            "places": [list(row.values()) for row in ordered.select(places).to_pylist()],
+            "content": _digest(json.dumps(row, default=str, sort_keys=True) for row in _known(ordered).to_pylist()),
+            "columns": [[f.field_id, f.name, str(f.field_type), f.required] for f in table.schema().fields],
+            "partitioning": [[f.source_id, f.field_id, str(f.transform), f.name] for f in table.spec().fields],
+            "order": [[f.source_id, str(f.transform), f.direction.value] for f in table.sort_order().fields],
+            "properties": {name: value for name, value in table.properties.items() if name.startswith("waybill.")},
+            "snapshots": [self._recorded(s.summary.additional_properties) for s in snapshots if s.summary is not None],
+        }
+
+    def _recorded(self, summary: Mapping[str, str]) -> dict[str, Any]:
+        """The properties of a snapshot that Waybill sets: the names of all, the values of those that count offsets."""
+        names = [name for name in sorted(summary) if name.startswith("waybill.") and name not in self.added]
+        ours = {name: summary[name] for name in names}
+        told = {n: v for n, v in ours.items() if n in ("waybill.stream", "waybill.progress", "waybill.rows")}
+        return {"names": list(ours), **told}
 
     def nodes(self) -> dict[str, Any]:
-        """What ZooKeeper has, by path."""
+        """What ZooKeeper has, by path, without the usage of each day."""
         with _client(self.stack) as client:
-            return {path: json.loads(data) if data else None for path, data in _nodes(client, ROOT)}
+            nodes = {path: data for path, data in _nodes(client, ROOT) if not path.startswith("usage")}
+        return {path: json.loads(data) if data else None for path, data in nodes.items()}
 
     def documents(self) -> dict[str, Any]:
         """The fields of every JSON document in the archive, in order, and the types of their values."""
         with self.store() as store:
             keys = [key for key in _keys(store, ARCHIVE) if key.endswith(".json")]
-            return {key: _shape(json.loads(store.read(key))) for key in keys}
+            return {key: _shape(json.loads(store.read(key)), self.added) for key in keys}
 
     def object_names(self) -> dict[str, dict[str, str]]:
         """The names of the archive's objects, without what is random in them, and the objects' metadata."""
@@ -207,7 +243,13 @@ class EarlierStore:
     # --- carry it on --------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Carry out what was planned, staged, or left half done."""
+        """Carry out what was planned, staged, left half done, asked for, or left to be decided."""
+        for found in self.ask("backfill", "status"):
+            self._promote(found["stream"], found["id"], datetime.fromisoformat(found["at"]))
+        if self.has_requests:
+            self.waybill("replay", "serve")
+        if HELD in self.config.streams:
+            self.waybill("quality", "release", HELD, "--reason", "known", "--by", "ann")
         for name, stream in self.config.streams.items():
             for report in run_to_the_end(self.config, name, in_this_process):
                 assert not report.faults, report.faults
@@ -215,6 +257,11 @@ class EarlierStore:
                 self.waybill("quarantine", "retry", name)
             if stream.dedup:
                 self._sweep(name)
+
+    def _promote(self, name: str, backfill: str, at: datetime) -> None:
+        """Promote as of that time: the files of an old backfill are no longer kept."""
+        action = BackfillAction.PROMOTE
+        change_backfill(self.config, name, backfill, action, by="ann", reason="agreed", now=lambda: at)
 
     def go_on(self) -> None:
         """Archive new messages behind the old ones, and take them all the way."""
@@ -267,59 +314,22 @@ def message(tp: TopicPartition, offset: int, **fields: Any) -> Record:
     return Record(offset, time_ms + 250, f"key {offset}".encode(), json.dumps(value).encode(), (("h", b"1"),))
 
 
-def differences(expected: Any, found: Any, *, but: frozenset[str] = frozenset(), where: str = "") -> Iterator[str]:
-    """Yield each difference of `found` from `expected`, apart from additional fields and the fields named in `but`."""
-    if isinstance(expected, dict) and isinstance(found, dict):
-        found = {_under_one_name(name): value for name, value in found.items()}
-        for name, value in expected.items():
-            name = _under_one_name(name)
-            if name not in found:
-                yield f"{where}/{name}: is missing"
-            elif name == "notes":  # sentences for people, whose words may change; their number may not
-                yield from differences(len(value), len(found[name]), where=f"{where}/{name}")
-            elif name not in but:
-                yield from differences(value, found[name], but=but, where=f"{where}/{name}")
-    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        for number, (one, other) in enumerate(zip(expected, found, strict=True)):
-            yield from differences(one, other, but=but, where=f"{where}/{number}")
-    elif _under_one_name(expected) != _under_one_name(found):
-        yield f"{where}: {expected!r} was expected, and {found!r} found"
-
-
-def _under_one_name(value: Any) -> Any:
-    """Return a table's name without the generation that the earlier version put there; other values as they are."""
-    found = _OLD_TABLE_NAME.fullmatch(value) if isinstance(value, str) else None
-    return found[1] if found else value
-
-
-AS_IT_LAY = frozenset({"modified", "since"})
-"""What may differ in the picture of a store that was only brought back."""
-CARRIED_ON = _OF_THE_CLOCK | _OF_CHANCE | {"object_messages"}  # the earlier version counted a first batch as a whole
-"""What may differ in the picture of a store that two versions have carried on."""
-
-
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = archive.extractfile(member)
     assert file is not None
     return file.read()
 
 
-def _client(stack: Stack) -> Any:
-    return _Connected(stack.zookeeper_hosts)
-
-
-class _Connected:
-    def __init__(self, hosts: str) -> None:
-        self._client = KazooClient(hosts)
-
-    def __enter__(self) -> KazooClient:
-        self._client.start(timeout=20)
-        self._client.ensure_path(ROOT)
-        return self._client
-
-    def __exit__(self, *_: object) -> None:
-        self._client.stop()
-        self._client.close()
+@contextmanager
+def _client(stack: Stack) -> Iterator[KazooClient]:
+    client = KazooClient(stack.zookeeper_hosts)
+    client.start(timeout=20)
+    try:
+        client.ensure_path(ROOT)
+        yield client
+    finally:
+        client.stop()
+        client.close()
 
 
 def _nodes(client: KazooClient, path: str) -> Iterator[tuple[str, bytes]]:
@@ -356,30 +366,8 @@ def topic_ids(cluster: Cluster, topics: Any) -> dict[str, str]:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     found = admin.describe_topics(TopicCollection(list(topics)), request_timeout=20)
     ids = {topic: str(future.result().topic_id) for topic, future in found.items()}
-    return {topic: str(uuid.UUID(bytes=_unpacked(text))) for topic, text in ids.items()}
-
-
-def _unpacked(text: str) -> bytes:
-    """An id as Kafka's tools print it."""
-    return base64.urlsafe_b64decode(f"{text}==")
-
-
-def _table_picture(table: Table) -> dict[str, Any]:
-    rows = table.scan().to_arrow().drop_columns([*{"quarantined_at"} & set(table.schema().column_names)])
-    order = [(c, "ascending") for c in ("topic", "partition", "offset", "path") if c in rows.column_names]
-    ordered = rows.take(pc.sort_indices(rows, sort_keys=order)) if order else rows
-    places = [c for c in ("topic", "partition", "offset") if c in rows.column_names]
-    snapshots = sorted(table.metadata.snapshots, key=lambda s: s.sequence_number or 0)
-    return {
-        "rows": rows.num_rows,
-        "places": [list(row.values()) for row in ordered.select(places).to_pylist()],
-        "content": _digest(json.dumps(row, default=str, sort_keys=True) for row in _known(ordered).to_pylist()),
-        "columns": [[f.field_id, f.name, str(f.field_type), f.required] for f in table.schema().fields],
-        "partitioning": [[f.source_id, f.field_id, str(f.transform), f.name] for f in table.spec().fields],
-        "order": [[f.source_id, str(f.transform), f.direction.value] for f in table.sort_order().fields],
-        "properties": {name: value for name, value in table.properties.items() if name.startswith("waybill.")},
-        "snapshots": [_recorded(s.summary.additional_properties) for s in snapshots if s.summary is not None],
-    }
+    # Kafka's tools print ids in Base64.
+    return {topic: str(uuid.UUID(bytes=base64.urlsafe_b64decode(f"{text}=="))) for topic, text in ids.items()}
 
 
 def _known(rows: Any) -> Any:
@@ -387,25 +375,17 @@ def _known(rows: Any) -> Any:
     return rows.drop_columns([c for c in ("path", "etag", "size_bytes", "sha256") if c in rows.column_names])
 
 
-def _recorded(summary: Mapping[str, str]) -> dict[str, Any]:
-    """The properties of a snapshot that Waybill sets: the names of all, the values of those that count offsets."""
-    names = [name for name in sorted(summary) if name.startswith("waybill.") and name not in _ADDED]
-    ours = {name: summary[name] for name in names}
-    told = {n: v for n, v in ours.items() if n in ("waybill.stream", "waybill.progress", "waybill.rows")}
-    return {"names": list(ours), **told}
-
-
 def _renamed(metadata: Mapping[str, str]) -> dict[str, str]:
     """An object's metadata; `index` is also what a part of a picture is called."""
     return {"index-object" if name == "index" else name: value for name, value in metadata.items()}
 
 
-def _shape(document: Any) -> Any:
+def _shape(document: Any, added: frozenset[str]) -> Any:
     if isinstance(document, dict):
-        known = {name: value for name, value in document.items() if name not in _ADDED}
-        return [[name, value if name in _SHOWN else _shape(value)] for name, value in known.items()]
+        known = {name: value for name, value in document.items() if name not in added}
+        return [[name, value if name in _SHOWN else _shape(value, added)] for name, value in known.items()]
     if isinstance(document, list):
-        return [_shape(document[0])] if document else []
+        return [_shape(document[0], added)] if document else []
     return type(document).__name__
 
 
