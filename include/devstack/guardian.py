@@ -58,7 +58,7 @@ class _Server:
     log_start_bytes: int
     restarts_left: int
     stopping: bool = False
-    """Whether somebody asked for its end."""
+    """True once a request has stopped it: then it is not started again."""
 
     def state(self) -> ServerState:
         return ServerState(

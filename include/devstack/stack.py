@@ -180,7 +180,7 @@ class Stack:
         state = self.status().server(name)
         if state is None:
             return f"{name} was not started"
-        return f"{name} {state.how_it_ended()}. The end of {state.log}:\n{log_tail(Path(state.log), lines=lines)}"
+        return f"{name} {state.how_it_ended()}. {_log_excerpt(replace(state, log_start_bytes=0), lines)}"
 
     def status(self) -> GuardianStatus:
         """Return the state of each server."""
@@ -478,5 +478,5 @@ def _connections(stack: Stack) -> dict[str, str]:
     return {**variables, "AIRFLOW_CONN_WAYBILL_AIRFLOW": json.dumps(api)}
 
 
-def _log_excerpt(state: ServerState) -> str:
-    return f"The end of {state.log}:\n{log_tail(Path(state.log), start_bytes=state.log_start_bytes)}"
+def _log_excerpt(state: ServerState, lines: int = 20) -> str:
+    return f"The end of {state.log}:\n{log_tail(Path(state.log), start_bytes=state.log_start_bytes, lines=lines)}"

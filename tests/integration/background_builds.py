@@ -1,6 +1,7 @@
 """Slow preparations that start when the test session starts and run beside other tests: they need no server.
 
-They run at the lowest priority, in the CPU time that is idle while tests wait for servers.
+They run at a low priority, mostly in the CPU time that is idle while tests wait for servers. At the lowest priority one
+of them did not end within 15 minutes on a busy machine, and the tests that needed it failed.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class BackgroundBuilds:
     def _start(self, name: str, *arguments: str) -> None:
         with self._log(name).open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                ["nice", "-n", "19", sys.executable, *arguments],
+                ["nice", "-n", "5", sys.executable, *arguments],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *_python_path()])},
                 stdout=log,
                 stderr=subprocess.STDOUT,
