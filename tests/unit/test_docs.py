@@ -196,12 +196,13 @@ def defines(module: Path, name: str) -> bool:
 def is_dotted_name(_: Path, name: str) -> bool:
     """Return whether a dotted name is a module, a name in one, or a stored name, which a source has as a text."""
     path, *rest = [ROOT / "include", *name.split(".")]
-    while rest and (path / rest[0]).is_dir():
+    # A checkout that was of an earlier layout has folders of it that hold nothing but compiled files.
+    while rest and (path / rest[0] / "__init__.py").exists():
         path /= rest.pop(0)
     if rest and (path / f"{rest[0]}.py").exists():
         path /= f"{rest.pop(0)}.py"
     module = path if path.is_file() else path / "__init__.py"
-    if not rest or defines(module, rest[0]):
+    if not rest or (module.exists() and defines(module, rest[0])):
         return True
     return name in NAMES_OF_OTHERS or any(f'"{name}' in text for text in sources().values())
 
