@@ -73,3 +73,38 @@ def test_each_python_file_imports_modules_that_exist() -> None:
         and not (ROOT / "include" / f"{module.replace('.', '/')}.py").exists()
     }
     assert not missing
+
+
+def replaced_by_name(source: Path) -> Iterator[str]:
+    """Yield the dotted names that `setattr("waybill.…", …)` replaces."""
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
+            name = node.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value.startswith("waybill."):
+                yield name.value
+
+
+def names_at_the_top(module: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(each.asname or each.name).split(".")[0] for each in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+def test_tests_replace_names_that_exist() -> None:
+    """Also in tests that run seldom: deep ones, and drills."""
+    replaced = {(file, name) for file in (ROOT / "tests").rglob("*.py") for name in replaced_by_name(file)}
+    assert len(replaced) > 10
+    missing = set()
+    for file, name in replaced:
+        path, _, last = name.rpartition(".")
+        folder = ROOT / "include" / path.replace(".", "/")
+        module = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+        if not module.exists() or last not in names_at_the_top(module):
+            missing.add(f"{file}: {name}")
+    assert not missing

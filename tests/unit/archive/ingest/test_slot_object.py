@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.archive.ingest.kinesis.slot_object import SlotObject
+from waybill.base.documents import Document
 from waybill.base.errors import CorruptBatch, DocumentTooNew
 from waybill.config.names import BackupName
 from waybill.records.batches import framing
@@ -142,7 +143,7 @@ def test_a_damaged_checkpoint_batch_is_named(content: bytes) -> None:
 
 
 def test_a_checkpoint_batch_of_a_newer_version_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waybill.records.shards.checkpoint_batch._VERSION", 2)
+    monkeypatch.setattr("waybill.records.shards.checkpoint_batch._DOCUMENT", Document(version=2))
     (frame,) = frames_of(checkpoint_batch(4, SlotState(Checkpoint(), {})))
     monkeypatch.undo()
     with pytest.raises(DocumentTooNew, match="object"):

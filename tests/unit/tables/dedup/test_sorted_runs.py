@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from index_files import HOUR_MS, MemoryFiles
 
+from waybill.base.documents import Document
 from waybill.base.errors import IndexDamaged
 from waybill.config.names import TopicPartition
 from waybill.tables.dedup.index.merge import merge_runs
@@ -354,7 +355,7 @@ def _written_by_version_1(keys: IndexEntries, lo: Array) -> tuple[RecordedFiles,
 
 
 def test_run_of_a_newer_version_raises_index_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waybill.tables.dedup.index.run_file._VERSION", 3)
+    monkeypatch.setattr("waybill.tables.dedup.index.run_file._DOCUMENT", Document(version=3))
     keys = _keys(10)
     files, run = _written(keys)
     monkeypatch.undo()
