@@ -48,7 +48,7 @@ from waybill.tables.backfill import diff, events
 from waybill.tables.backfill.build import Built
 from waybill.tables.backfill.compare import Comparison
 from waybill.tables.backfill.events import BackfillEvent
-from waybill.tables.backfill.generation_request import BuiltGeneration, GenerationRequest, Source
+from waybill.tables.backfill.generation_request import BackfillSource, BuiltGeneration, GenerationRequest
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.backfill.request import BackfillRequest
 from waybill.tables.backfill.results import TaskRecord
@@ -651,7 +651,7 @@ SAMPLES: dict[str, Sample] = {
     "generation_request": Sample(
         {
             "full": GenerationRequest(
-                "b1", "orders", 2, 1, "ada", "ü", "token", AT, "uuid", Source.KAFKA, _RANGES, OffsetRanges({})
+                "b1", "orders", 2, 1, "ada", "ü", "token", AT, "uuid", BackfillSource.KAFKA, _RANGES, OffsetRanges({})
             )
         },
         GenerationRequest.to_json,

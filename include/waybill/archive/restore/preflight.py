@@ -21,7 +21,7 @@ from waybill.archive.restore.topic_checks import check_retention, check_topic
 from waybill.config.models import Config
 from waybill.config.names import TopicPartition
 from waybill.records.batches.limits import LARGEST
-from waybill.services.kafka.target import Operation, TargetCluster, TargetTopic
+from waybill.services.kafka.target import AclOperation, TargetCluster, TargetTopic
 from waybill.services.store import Store
 
 SUSPENDED = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
@@ -30,7 +30,7 @@ SUSPENDED = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "d
 WHILE_RESTORING = {**SUSPENDED, TIMESTAMP_TYPE: CREATE_TIME}
 """The value of each config that a plan may suspend, while the restore runs."""
 
-_OPERATIONS = (Operation.WRITE, Operation.READ)
+_OPERATIONS = (AclOperation.WRITE, AclOperation.READ)
 
 
 @dataclass(slots=True)
@@ -167,8 +167,8 @@ def _of_topic(
         yield from _not_empty(target, topic, ranges)
 
 
-def _operations(request: RestoreRequest) -> tuple[Operation, ...]:
-    return (*_OPERATIONS, Operation.ALTER_CONFIGS) if request.suspend_cleanup else _OPERATIONS
+def _operations(request: RestoreRequest) -> tuple[AclOperation, ...]:
+    return (*_OPERATIONS, AclOperation.ALTER_CONFIGS) if request.suspend_cleanup else _OPERATIONS
 
 
 def _not_empty(target: TargetCluster, topic: TargetTopic, ranges: Sequence[SourceRange]) -> Iterator[RestoreProblem]:

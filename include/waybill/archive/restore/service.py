@@ -27,7 +27,7 @@ from waybill.config.connections import Connection, KafkaEndpoint, RegistryEndpoi
 from waybill.config.models import Config
 from waybill.config.names import TopicPartition, restore_event_key, restore_plan_key, restore_report_key
 from waybill.services.clients.registry import SchemaRegistry
-from waybill.services.kafka.target import Operation, TargetCluster, TargetTopic
+from waybill.services.kafka.target import AclOperation, TargetCluster, TargetTopic
 from waybill.services.store import Store
 
 _COMPLETE = "complete"
@@ -182,7 +182,7 @@ def _make_plan(
 
 
 def _may_change(topic: TargetTopic) -> bool:
-    return not topic.allowed or Operation.ALTER_CONFIGS in topic.allowed
+    return not topic.allowed or AclOperation.ALTER_CONFIGS in topic.allowed
 
 
 def _stays(request: RestoreRequest, name: str, creation: Creation) -> str:

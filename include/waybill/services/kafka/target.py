@@ -44,7 +44,7 @@ _QUOTA_KEY = "producer_byte_rate"
 _MATCH_ANY = 2
 
 
-class Operation(IntEnum):
+class AclOperation(IntEnum):
     """Kafka's operations (`AclOperation`) that a restore needs."""
 
     READ = 3
@@ -65,7 +65,7 @@ class TargetTopic:
     own_config: Mapping[str, str]
     """The configs that are set for the topic itself."""
     allowed: frozenset[int]
-    """The operations that the user is allowed on the topic (`Operation`)."""
+    """The operations that the user is allowed on the topic (`AclOperation`)."""
     in_sync: int | None = None
     """The number of in-sync replicas of the partition that has the fewest; None: unknown."""
     replicas: int | None = None

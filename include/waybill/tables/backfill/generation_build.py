@@ -23,7 +23,7 @@ from waybill.config.names import backfill_built_key
 from waybill.services.store import Store
 from waybill.tables.backfill.diff import WINDOWS_OF_PART, DiffPart, Files, find_diff, make_diff, windows
 from waybill.tables.backfill.events import state_of
-from waybill.tables.backfill.generation_request import BuiltGeneration, GenerationRequest, Source
+from waybill.tables.backfill.generation_request import BackfillSource, BuiltGeneration, GenerationRequest
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.backfill.replace import Cutter
 from waybill.tables.backfill.request import find_built
@@ -94,7 +94,7 @@ def build_generation(
         built = find_built(store, request, BuiltGeneration)
         if built is None:
             load_generation(opened, config, request)
-            if request.source is Source.KAFKA:
+            if request.source is BackfillSource.KAFKA:
                 # Imported here: it brings the client of Kafka.
                 from waybill.tables.backfill.archiving import archive_up_to
 

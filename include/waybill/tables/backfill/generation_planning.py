@@ -17,7 +17,7 @@ from waybill.config.names import TopicPartition
 from waybill.services.store import Store
 from waybill.tables.backfill.choice import bounded_ranges
 from waybill.tables.backfill.events import ABANDONED_AFTER, state_of
-from waybill.tables.backfill.generation_request import GenerationRequest, Source, list_generation_requests
+from waybill.tables.backfill.generation_request import BackfillSource, GenerationRequest, list_generation_requests
 from waybill.tables.backfill.planning import BYTES_PER_SECOND, Estimate, Trigger, measured_speed
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.backfill.work import reach_step
@@ -72,7 +72,7 @@ def plan_generation(
         tables = load_tables(opened.catalog, stream)
         assert tables is not None  # `is_generation_build`
         _check(trigger, name, stream)
-        found = _find_available(config, name, tables, opened, Source(trigger.source))
+        found = _find_available(config, name, tables, opened, BackfillSource(trigger.source))
         ranges = bounded_ranges(trigger.choice, found.ranges)
         at = now()
         other = next(iter(_open_builds(opened.store, name, at)), None)
@@ -95,7 +95,7 @@ def plan_generation(
             token=token,
             at=at,
             table_uuid=str(tables.main.metadata.table_uuid),
-            source=Source(trigger.source),
+            source=BackfillSource(trigger.source),
             ranges=ranges,
             compared=_compared(opened.store, tables, live, ranges, everything=trigger.choice.everything),
         )
@@ -172,7 +172,7 @@ class _Available:
 
 
 def _find_available(
-    config: Config, name: str, tables: StreamTables, services: StagingServices, source: Source
+    config: Config, name: str, tables: StreamTables, services: StagingServices, source: BackfillSource
 ) -> _Available:
     stream = config.stream(name)
     progress = read_progress(tables.main.metadata, ".".join(tables.main.name()))
@@ -184,7 +184,7 @@ def _find_available(
     }
     left = [each for tp, objects in chains.items() for each in objects if each.next_offset > progress.get(tp, 0)]
     size = sum(each.size_bytes for each in left)
-    if source is Source.ARCHIVE:
+    if source is BackfillSource.ARCHIVE:
         if not archived:
             raise BackfillRefused(
                 f"the archive has nothing of generation {stream.generation} (stream {name}): the stream's ingest "

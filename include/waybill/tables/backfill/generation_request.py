@@ -21,7 +21,7 @@ from waybill.tables.backfill.ranges import OffsetRanges
 _OBJECT = "/generation.json"
 
 
-class Source(StrEnum):
+class BackfillSource(StrEnum):
     """Where a backfill takes messages from."""
 
     ARCHIVE = "archive"
@@ -49,7 +49,7 @@ class GenerationRequest(Stored):
     """Names the trigger, such as a DAG run: the same trigger finds its request again."""
     at: datetime
     table_uuid: str
-    source: Source
+    source: BackfillSource
     ranges: Annotated[OffsetRanges, As("range", OffsetRanges.parse, OffsetRanges.document)]
     """The offsets that the branch must have."""
     compared: Annotated[OffsetRanges, As("", OffsetRanges.parse, OffsetRanges.document)]

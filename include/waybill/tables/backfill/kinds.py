@@ -23,8 +23,8 @@ from waybill.tables.backfill.generation_planning import (
     request_generation,
 )
 from waybill.tables.backfill.generation_request import (
+    BackfillSource,
     GenerationRequest,
-    Source,
     find_generation_request,
     list_generation_requests,
 )
@@ -81,8 +81,8 @@ def request_backfill(
 
 def _kind(config: Config, trigger: Trigger, services: StagingServices) -> tuple[str, bool]:
     """Return the stream that has the generation, and whether the backfill is a generation build."""
-    if trigger.source not in list(Source):
-        raise BackfillRefused(f"there is no source {trigger.source!r}; the sources: {', '.join(Source)}")
+    if trigger.source not in list(BackfillSource):
+        raise BackfillRefused(f"there is no source {trigger.source!r}; the sources: {', '.join(BackfillSource)}")
     name = find_stream(config, trigger.stream, trigger.generation)
     stream = config.stream(name)
     return name, is_generation_build(stream, load_tables(services.catalog, stream))

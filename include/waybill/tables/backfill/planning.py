@@ -22,7 +22,7 @@ from waybill.config.names import TopicPartition, backfill_request_key
 from waybill.services.store import Store
 from waybill.tables.backfill.choice import RangeChoice, available_ranges, resolve
 from waybill.tables.backfill.events import ABANDONED_AFTER, state_of
-from waybill.tables.backfill.generation_request import Source
+from waybill.tables.backfill.generation_request import BackfillSource
 from waybill.tables.backfill.promotion import change_range
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.backfill.request import BackfillRequest, find_request, list_requests
@@ -51,7 +51,7 @@ class Trigger:
     reason: str
     generation: int | None = None
     """None: the generation of the stream."""
-    source: str = Source.ARCHIVE
+    source: str = BackfillSource.ARCHIVE
     slots: int = 1
     """The number of tasks that run in parallel."""
     token: str | None = None
@@ -118,7 +118,7 @@ def _check_stream(trigger: Trigger, name: str, stream: Stream, tables: StreamTab
         )
     if tables is None:
         raise BackfillRefused(f"stream {name} has no table yet: the first partition run creates it")
-    if trigger.source == Source.KAFKA:
+    if trigger.source == BackfillSource.KAFKA:
         raise BackfillRefused(
             f"generation {stream.generation} of stream {name} is live, and its chains hold these messages already: "
             f"archiving them again takes another generation. Declare a stream with `table: {stream.table}`, the same "

@@ -13,7 +13,7 @@ from waybill.archive.restore.refusal import explain
 from waybill.archive.restore.request import RestoreRequest
 from waybill.config.models import Config
 from waybill.records.batches.framing import Codec
-from waybill.services.kafka.target import Operation
+from waybill.services.kafka.target import AclOperation
 from waybill.services.store import Store
 
 NOW_MS = 1_764_000_000_000
@@ -148,7 +148,7 @@ def test_messages_lost_after_the_restore_are_not_restored_with_append_time(scene
 def test_type_stays_and_that_is_said_where_the_user_may_not_change_it(scene: Scene) -> None:
     scene.store.settings({"message.timestamp.type": "LogAppendTime"})
     scene.store.archive(0, batch(0, [OLD_MS]))
-    scene.target.allowed = frozenset({Operation.READ, Operation.WRITE})
+    scene.target.allowed = frozenset({AclOperation.READ, AclOperation.WRITE})
     plan = scene.begin(create=True)
     assert "Set message.timestamp.type yourself when everything is restored" in plan.warnings[-1]
     assert scene.run(plan).is_complete

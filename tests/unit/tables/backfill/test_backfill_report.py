@@ -16,7 +16,7 @@ from waybill.tables.backfill.build import Built
 from waybill.tables.backfill.compare import Comparison
 from waybill.tables.backfill.diff import Diff
 from waybill.tables.backfill.events import BackfillEvent
-from waybill.tables.backfill.generation_request import BuiltGeneration, GenerationRequest, Source
+from waybill.tables.backfill.generation_request import BackfillSource, BuiltGeneration, GenerationRequest
 from waybill.tables.backfill.ranges import OffsetRanges
 from waybill.tables.backfill.report import BackfillReport
 from waybill.tables.backfill.request import BackfillRequest
@@ -29,7 +29,18 @@ DIFF = Diff(Comparison(unchanged=1_990, columns=Counter(name=3)), "s3://archive/
 PLAN = SimpleNamespace(stream="flights", created_at=AT, tasks=[(), ()], key="plan")
 RANGE = BackfillRequest("20261122_7f3a", "anna", "new parser", "run", "uuid", 5, RANGES, frozenset(), cast("Any", PLAN))
 GENERATION = GenerationRequest(
-    "20261122_7f3b", "next", 2, 1, "anna", "other format", "run", AT, "uuid", Source.KAFKA, RANGES, OffsetRanges({})
+    "20261122_7f3b",
+    "next",
+    2,
+    1,
+    "anna",
+    "other format",
+    "run",
+    AT,
+    "uuid",
+    BackfillSource.KAFKA,
+    RANGES,
+    OffsetRanges({}),
 )
 
 REPORTS = {

@@ -16,7 +16,7 @@ from waybill.config.names import TopicPartition
 from waybill.tables.backfill import diff
 from waybill.tables.backfill.generation_build import _parts
 from waybill.tables.backfill.generation_planning import find_stream
-from waybill.tables.backfill.generation_request import BuiltGeneration, GenerationRequest, Source
+from waybill.tables.backfill.generation_request import BackfillSource, BuiltGeneration, GenerationRequest
 from waybill.tables.backfill.ranges import OffsetRanges
 
 _RANGE = st.tuples(st.integers(0, 500), st.integers(1, 300)).map(lambda each: (each[0], each[0] + each[1]))
@@ -62,7 +62,7 @@ REQUEST = GenerationRequest(
     token="run-1",
     at=datetime(2026, 11, 22, tzinfo=UTC),
     table_uuid="uuid",
-    source=Source.KAFKA,
+    source=BackfillSource.KAFKA,
     ranges=OffsetRanges({TopicPartition("flights", 0): (10, 20)}),
     compared=OffsetRanges({TopicPartition("flights", 0): (0, 20)}),
 )

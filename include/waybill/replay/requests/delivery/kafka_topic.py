@@ -33,7 +33,7 @@ from waybill.replay.requests.delivery.outcome import TargetUnavailable
 from waybill.replay.requests.delivery.webhook import Rejection
 from waybill.replay.requests.message import ReplayedMessage
 from waybill.services.kafka.batch_producer import Batches, BatchRefused, OutOfSequence
-from waybill.services.kafka.target import Operation, TargetCluster, TargetTopic
+from waybill.services.kafka.target import AclOperation, TargetCluster, TargetTopic
 
 _BATCH_BYTES = 512 << 10
 """The bytes of keys and values in a batch, if the topic allows this size."""
@@ -97,7 +97,7 @@ class TopicDelivery:
             raise ReplayRefused(
                 f"topic {self._topic!r} does not exist at {self._target.where}: create it", "target.topic"
             )
-        if topic.allowed and Operation.WRITE not in topic.allowed:
+        if topic.allowed and AclOperation.WRITE not in topic.allowed:
             raise ReplayRefused(
                 f"the user of the connection may not write to {self._topic!r} at {self._target.where}: add an ACL "
                 f"for the operation Write",
