@@ -97,7 +97,7 @@ def paths_in(page: Path) -> Iterator[str]:
     yield from re.findall(rf"(?<![\w./-])((?:{top})/\w[\w/-]*(?:\.\w+)?)", text_of(page))
     name = r"[\w.*<>{}…-]+"
     stored = set(re.findall(r'= "([\w-]+)"', text_of(PACKAGE / "config" / "names" / "segments.py")))
-    ours = {path.name for path in [*ROOT.iterdir(), *PACKAGE.iterdir()] if path.is_dir()} - stored
+    ours = {path.name for path in [*ROOT.iterdir(), *PACKAGE.iterdir()] if has_files(path)} - stored
     for code in code_in(page):
         is_file = re.fullmatch(rf"({name}/)*[\w-]+\.(py|toml|sh|in)", code)
         yield from re.findall(r" ((?:\w+/)+\w+\.py)\b", code)
@@ -130,15 +130,24 @@ def dags_in(page: Path) -> list[str]:
 # --- what this repository holds ---------------------------------------------------------------------------------------
 
 
+def has_files(folder: Path) -> bool:
+    return any(each.startswith(f"/{folder.relative_to(ROOT)}/") for each in paths())
+
+
 @cache
 def paths() -> list[str]:
-    """Return the paths of all files and folders, each with a slash before it."""
-    found = [f"/{path.name}" for path in ROOT.iterdir()]
+    """Return the paths of all files and of their folders, each with a slash before it.
+
+    A checkout that was of an earlier layout also has folders with nothing but compiled files.
+    """
+    found = {f"/{path.name}" for path in ROOT.iterdir()}
     for folder in FOLDERS:
-        for parent, folders, files in os.walk(ROOT / folder):
+        for parent, _, files in os.walk(ROOT / folder):
             below = parent.removeprefix(str(ROOT))
-            found += [f"{below}/{name}" for name in [*folders, *files]]
-    return found
+            if files and not below.endswith("/__pycache__"):
+                found |= {str(each) for each in Path(below).parents}
+                found |= {below, *(f"{below}/{name}" for name in files)}
+    return sorted(found)
 
 
 @cache
